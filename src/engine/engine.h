@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine: a loaded model ready to answer. Owns weights, tokenizer, cache and threads; one request
+// at a time.
+#ifndef LODE_ENGINE_ENGINE_H_
+#define LODE_ENGINE_ENGINE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attention/attention.h"
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "engine/sampler.h"
+#include "formats/weight_source.h"
+#include "kv/kv_cache.h"
+#include "models/model.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/tokenizer.h"
+
+namespace lode {
+
+struct EngineOptions {
+  std::string model_path;
+  int32_t num_threads = 0;  // 0: floor(min(cgroup quota, affinity)), at least 1
+  int64_t context_len = 0;  // 0: the model's own
+  KvDType kv_dtype = KvDType::kF16;
+  std::string attention = "flash";  // decode and prefill
+  kernels::ActivationType activations = kernels::ActivationType::kInt8;
+  int64_t prefill_chunk = 512;      // tokens per prefill step
+  double rope_linear_factor = 0.0;  // 0: as the model says (rope_interpolation_factor)
+};
+
+enum class FinishReason : uint8_t { kStop, kLength, kCancelled };
+
+struct GenerateRequest {
+  std::vector<TokenId> prompt;  // must be non-empty and fit the context with max_tokens
+  int64_t max_tokens = 0;       // 0: to the end of the context
+  SamplingParams sampling;
+  std::vector<std::string>
+      stop;  // stop strings, matched across token borders, not part of the text
+  bool ignore_eos = false;
+  // Called after each prefill chunk with tokens done and total. Return false to cancel.
+  std::function<bool(int64_t done, int64_t total)> on_prefill;
+  // Called with each piece of finished text (whole UTF-8 characters; a possible stop-string prefix
+  // is held back). Return false to cancel.
+  std::function<bool(std::string_view text)> on_text;
+};
+
+struct GenerateResult {
+  std::string text;
+  std::vector<TokenId> token_ids;       // generated, end token excluded
+  std::vector<TokenLogprobs> logprobs;  // per generated token, when asked for
+  FinishReason finish_reason = FinishReason::kStop;
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompt, found in the cache
+  double prefill_seconds = 0.0;
+  double decode_seconds = 0.0;  // of all but the first generated token
+};
+
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> Load(const EngineOptions& options);
+  ~Engine();
+
+  // Runs one request. The cache keeps the sequence, so a next prompt that starts with the same
+  // tokens (a chat's next turn) only prefills what is new. ResourceExhausted: the prompt does not
+  // fit, with needed and available; nothing is ever cut silently. Temperature 0 gives the same
+  // tokens whatever the number of threads.
+  Result<GenerateResult> Generate(const GenerateRequest& request);
+
+  // Logits of every position of tokens [tokens.size(), vocab_size] from a fresh sequence, chunk by
+  // chunk, for eval and tests: visit(position, logits row).
+  Status Evaluate(
+      const std::vector<TokenId>& tokens,
+      const std::function<void(int64_t position, std::span<const float> logits)>& visit);
+  // Raw steps for benchmarks: drops the cached sequence; extends it by these tokens without
+  // sampling.
+  void ResetCache();
+  Status Append(const std::vector<TokenId>& tokens);
+  // Fills the cache up to `depth` tokens with copies of real keys and values (attention cost does
+  // not depend on them).
+  Status FillSynthetic(int64_t depth);
+
+  const WeightSource& source() const;
+  const Tokenizer& tokenizer() const;
+  // NotFound with a hint when the model has no template.
+  Result<const ChatTemplate*> chat_template() const;
+  const Model& model() const;
+  const KvCache& cache() const;
+  const EngineOptions& options() const;  // with defaults resolved
+  int64_t cached_length() const;
+
+ private:
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lode
+
+#endif  // LODE_ENGINE_ENGINE_H_

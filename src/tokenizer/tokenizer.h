@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tokenizer: text <-> token ids, equal to the reference (Hugging Face tokenizers) for the supported
+// kinds: byte-level BPE (GPT-2, Qwen2, Llama 3, DeepSeek V3 pre-tokenizers) and SentencePiece-style
+// BPE (Llama 2, Gemma). Linear time and constant stack in the length of the text. Immutable after
+// loading: any number of threads.
+#ifndef LODE_TOKENIZER_TOKENIZER_H_
+#define LODE_TOKENIZER_TOKENIZER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "formats/weight_source.h"
+
+namespace lode {
+
+using TokenId = int32_t;
+
+struct EncodeOptions {
+  bool add_special = true;  // prepend BOS / append EOS as the model's metadata says
+  bool parse_special =
+      false;  // text such as "<|im_end|>" becomes a control token; only for template-made text
+};
+
+class Tokenizer {
+ public:
+  // From GGUF metadata or the folder's tokenizer.json + tokenizer_config.json. Unsupported: unknown
+  // model or pre-tokenizer name (named); Corruption: ill-formed vocabulary.
+  static Result<std::unique_ptr<Tokenizer>> Load(const WeightSource& source);
+  virtual ~Tokenizer() = default;
+
+  // InvalidArgument when text is not UTF-8? No: ill-formed bytes are encoded like any byte, so
+  // encoding never fails.
+  virtual std::vector<TokenId> Encode(std::string_view text,
+                                      const EncodeOptions& options = {}) const = 0;
+  // Bytes of one token (possibly part of a UTF-8 character); control tokens give "" unless
+  // show_special.
+  virtual std::string TokenBytes(TokenId id, bool show_special = false) const = 0;
+  // Decode(Encode(x)) == x for every valid UTF-8 x when add_special is false.
+  virtual std::string Decode(const std::vector<TokenId>& ids, bool show_special = false) const = 0;
+
+  virtual int64_t vocab_size() const = 0;
+  virtual TokenId bos() const = 0;  // -1 when the model has none
+  virtual TokenId eos() const = 0;  // -1 when the model has none
+  virtual bool adds_bos() const = 0;
+  // End of sequence, end of turn, end of message: generation stops here. Includes
+  // generation_config.json's list.
+  virtual bool IsEndOfGeneration(TokenId id) const = 0;
+  virtual bool IsControl(TokenId id) const = 0;
+  // The id of exactly this token text, control tokens included; -1 when there is none.
+  virtual TokenId Find(std::string_view token_text) const = 0;
+  virtual std::string_view kind() const = 0;  // "bpe/qwen2", "spm"
+};
+
+// Streams token bytes as text without ever splitting a UTF-8 character.
+class Detokenizer {
+ public:
+  explicit Detokenizer(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  // Text that is complete after this token (may be empty).
+  std::string Push(TokenId id);
+  // The incomplete rest, ill-formed bytes as U+FFFD. Call once at the end.
+  std::string Finish();
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::string pending_;
+  bool at_start_ = true;
+};
+
+}  // namespace lode
+
+#endif  // LODE_TOKENIZER_TOKENIZER_H_

@@ -24,8 +24,9 @@ namespace lode {
 using SequenceId = int32_t;
 using BlockId = int32_t;
 
-enum class KvDType : uint8_t { kF16, kInt8 };
-std::string_view KvDTypeName(KvDType dtype);          // "f16", "int8"
+// kF32 is for verification (it adds no error of its own), kF16 the default, kInt8 the fast one.
+enum class KvDType : uint8_t { kF32, kF16, kInt8 };
+std::string_view KvDTypeName(KvDType dtype);          // "f32", "f16", "int8"
 Result<KvDType> ParseKvDType(std::string_view name);  // InvalidArgument lists the known names
 
 struct KvCacheOptions {

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef LODE_KERNELS_SOFTMAX_H_
+#define LODE_KERNELS_SOFTMAX_H_
+
+#include <cstdint>
+
+namespace lode::kernels {
+
+// x[i] = exp(x[i] - max) / sum over [0, n), n >= 1, in place. Entries of -infinity become 0 unless
+// all are. The sum is f32 in 32 interleaved partial sums. Any NaN makes the whole result NaN.
+void Softmax(float* x, int64_t n);
+
+}  // namespace lode::kernels
+
+#endif  // LODE_KERNELS_SOFTMAX_H_

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/matmul.h"
+
+#include "kernels/packed_layout.h"
+#include "kernels/reference.h"
+
+namespace lode::kernels {
+namespace {
+
+bool UsesF32(DType packed_type, ActivationType type) {
+  return type == ActivationType::kF32 || IsFloatType(packed_type);
+}
+
+}  // namespace
+
+int64_t ActivationRowBytes(DType packed_type, ActivationType type, int64_t cols) {
+  const int64_t bytes = UsesF32(packed_type, type)
+                            ? cols * static_cast<int64_t>(sizeof(float))
+                            : cols / kBlockCols * static_cast<int64_t>(sizeof(ActivationBlock));
+  return (bytes + kPackedAlignment - 1) / kPackedAlignment * kPackedAlignment;
+}
+
+bool SameActivationLayout(DType a, DType b) {
+  return IsFloatType(a) == IsFloatType(b);
+}
+
+void PrepareActivations(DType packed_type, ActivationType type, const float* x, int64_t x_stride,
+                        int64_t num_tokens, int64_t cols, std::byte* out) {
+  const int64_t row_bytes = ActivationRowBytes(packed_type, type, cols);
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    ReferencePrepareActivations(packed_type, type, x + t * x_stride, cols, out + t * row_bytes);
+  }
+}
+
+int64_t MatMulScratchBytes(DType /*packed_type*/, int64_t /*cols*/) {
+  return 64 * 1024;
+}
+
+void MatMul(const PackedWeights& weights, ActivationType type, const std::byte* activations,
+            int64_t num_tokens, int64_t group_begin, int64_t group_end, float* out,
+            int64_t out_stride, std::byte* /*scratch*/) {
+  ReferenceMatMul(weights, type, activations, num_tokens, group_begin, group_end, out, out_stride);
+}
+
+}  // namespace lode::kernels

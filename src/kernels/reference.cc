@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/dequantize.h"
+#include "kernels/packed_layout.h"
+
+namespace lode::kernels {
+namespace {
+
+// One row of a block of 32 columns: w[c] = scale * sub_scale[c / 16] * q[c] - min, q signed.
+struct RowBlock {
+  int32_t q[32];
+  int32_t sub_scale[2] = {1, 1};
+  float scale;
+  float min = 0;
+  int32_t offset = 0;  // the kernels' dot products use q - offset (and a min to match)
+};
+
+RowBlock DecodeQ8_0(const PackedQ8_0& block, int64_t r) {
+  RowBlock out;
+  for (int c = 0; c < 32; ++c) out.q[c] = block.qs[c / 4][r][c % 4];
+  out.scale = HalfToFloat(block.d[r]);
+  return out;
+}
+
+RowBlock DecodeQ4_0(const PackedQ4_0& block, int64_t r) {
+  RowBlock out;
+  for (int c = 0; c < 16; ++c) {
+    out.q[c] = (block.qs[c / 4][r][c % 4] & 15) - 8;
+    out.q[c + 16] = (block.qs[c / 4][r][c % 4] >> 4) - 8;
+  }
+  out.scale = HalfToFloat(block.d[r]);
+  return out;
+}
+
+RowBlock DecodeQ5_0(const PackedQ5_0& block, int64_t r) {
+  RowBlock out;
+  for (int c = 0; c < 32; ++c) {
+    const int nibble = (block.qs[c % 16 / 4][r][c % 4] >> (c / 16 * 4)) & 15;
+    const int high = (block.qh[r][c % 4] >> (c / 4)) & 1;
+    out.q[c] = (nibble | high << 4) - 16;
+  }
+  out.scale = HalfToFloat(block.d[r]);
+  return out;
+}
+
+// Q4_K and Q5_K: sub-block `sub` of 32 columns.
+template <class Packed>
+RowBlock DecodeScaleMin(const Packed& block, int sub, int64_t r) {
+  RowBlock out;
+  for (int c = 0; c < 32; ++c) {
+    out.q[c] = (block.qs[sub / 2 * 8 + c / 4][r][c % 4] >> (sub % 2 * 4)) & 15;
+  }
+  out.scale = HalfToFloat(block.d[r]) * static_cast<float>(block.scales[sub][r]);
+  out.min = HalfToFloat(block.dmin[r]) * static_cast<float>(block.mins[sub][r]);
+  return out;
+}
+
+RowBlock DecodeQ5_K(const PackedQ5_K& block, int sub, int64_t r) {
+  RowBlock out = DecodeScaleMin(block, sub, r);
+  for (int c = 0; c < 32; ++c) out.q[c] |= ((block.qh[c / 4][r][c % 4] >> sub) & 1) << 4;
+  out.offset = 16;
+  return out;
+}
+
+RowBlock DecodeQ6_K(const PackedQ6_K& block, int sub, int64_t r) {
+  RowBlock out;
+  const int half = sub / 4, t = sub % 4;
+  for (int c = 0; c < 32; ++c) {
+    const int low = (block.ql[half * 16 + t % 2 * 8 + c / 4][r][c % 4] >> (t / 2 * 4)) & 15;
+    const int high = (block.qh[half * 8 + c / 4][r][c % 4] >> (2 * t)) & 3;
+    out.q[c] = (low | high << 4) - 32;
+  }
+  for (int s = 0; s < 2; ++s) out.sub_scale[s] = block.scales[sub * 2 + s][r];
+  out.scale = HalfToFloat(block.d[r]);
+  return out;
+}
+
+// Columns 32b..32b+31 of row r of a group of quantised weights.
+RowBlock DecodeRowBlock(DType type, const std::byte* group, int64_t b, int64_t r) {
+  const int sub = static_cast<int>(b % 8);
+  switch (type) {
+    case DType::kQ8_0:
+      return DecodeQ8_0(reinterpret_cast<const PackedQ8_0*>(group)[b], r);
+    case DType::kQ4_0:
+      return DecodeQ4_0(reinterpret_cast<const PackedQ4_0*>(group)[b], r);
+    case DType::kQ5_0:
+      return DecodeQ5_0(reinterpret_cast<const PackedQ5_0*>(group)[b], r);
+    case DType::kQ4_K:
+      return DecodeScaleMin(reinterpret_cast<const PackedQ4_K*>(group)[b / 8], sub, r);
+    case DType::kQ5_K:
+      return DecodeQ5_K(reinterpret_cast<const PackedQ5_K*>(group)[b / 8], sub, r);
+    case DType::kQ6_K:
+      return DecodeQ6_K(reinterpret_cast<const PackedQ6_K*>(group)[b / 8], sub, r);
+    default:
+      LODE_CHECK(false && "not a quantised packed type");
+  }
+  return {};
+}
+
+float DecodeFloat(DType type, const std::byte* group, int64_t c, int64_t r) {
+  const int64_t i = c * kRowGroup + r;
+  if (type == DType::kF32) return reinterpret_cast<const float*>(group)[i];
+  const uint16_t bits = reinterpret_cast<const uint16_t*>(group)[i];
+  return type == DType::kF16 ? HalfToFloat(bits) : Bf16ToFloat(bits);
+}
+
+const std::byte* GroupOf(const PackedWeights& weights, int64_t row) {
+  return weights.data + row / kRowGroup * PackedGroupBytes(weights.type, weights.cols);
+}
+
+float DotInt8(const std::vector<RowBlock>& row, bool has_min, const ActivationBlock* x) {
+  float sum = 0;
+  for (size_t b = 0; b < row.size(); ++b) {
+    const RowBlock& w = row[b];
+    int32_t dots[2] = {};
+    for (int c = 0; c < 32; ++c) dots[c / 16] += (w.q[c] - w.offset) * x[b].q[c];
+    const int32_t dot = w.sub_scale[0] * dots[0] + w.sub_scale[1] * dots[1];
+    sum = std::fma(static_cast<float>(dot), w.scale * x[b].d, sum);
+    if (!has_min) continue;
+    const float min = std::fma(-static_cast<float>(w.offset), w.scale, w.min);
+    sum = std::fma(-min, x[b].d_sum, sum);
+  }
+  return sum;
+}
+
+float DotF32(const float* w, const float* x, int64_t cols) {
+  float sum = 0;
+  for (int64_t b = 0; b < cols; b += kBlockCols) {
+    float partial = 0;
+    for (int64_t c = b; c < std::min(cols, b + kBlockCols); ++c) {
+      partial = std::fma(w[c], x[c], partial);
+    }
+    sum += partial;
+  }
+  return sum;
+}
+
+void QuantiseBlock(const float* x, ActivationBlock* out) {
+  uint32_t max_bits = 0;  // of |x|: orders like the values, NaN above infinity
+  for (int i = 0; i < 32; ++i) {
+    max_bits = std::max(max_bits, __builtin_bit_cast(uint32_t, x[i]) & 0x7FFFFFFFu);
+  }
+  const float max = __builtin_bit_cast(float, max_bits);
+  const bool tiny = max < 1e-30f;  // the inverse would overflow; NaN is not tiny
+  const float inverse = tiny ? 0.0f : 127.0f / max;
+  out->d = tiny ? 0.0f : max / 127.0f;
+  int32_t sums[2][2] = {};
+  for (int i = 0; i < 32; ++i) {
+    const float scaled = std::nearbyint(x[i] * inverse);
+    const int32_t q = std::isfinite(scaled) ? static_cast<int32_t>(scaled) : 0;
+    out->q[i] = static_cast<int8_t>(q);
+    sums[i / 16][i % 4 / 2] += q;
+  }
+  for (int parity = 0; parity < 2; ++parity) {
+    out->correction16[parity] = static_cast<int16_t>(-16 * (sums[0][parity] + sums[1][parity]));
+    for (int half = 0; half < 2; ++half) {
+      out->correction32[half][parity] = static_cast<int16_t>(-32 * sums[half][parity]);
+    }
+  }
+  out->d_sum = out->d * static_cast<float>(sums[0][0] + sums[0][1] + sums[1][0] + sums[1][1]);
+}
+
+}  // namespace
+
+void ReferenceUnpackRow(const PackedWeights& weights, int64_t row, float* out) {
+  const std::byte* group = GroupOf(weights, row);
+  if (IsFloatType(weights.type)) {
+    for (int64_t c = 0; c < weights.cols; ++c) {
+      out[c] = DecodeFloat(weights.type, group, c, row % kRowGroup);
+    }
+    return;
+  }
+  for (int64_t b = 0; b < weights.cols / kBlockCols; ++b) {
+    const RowBlock w = DecodeRowBlock(weights.type, group, b, row % kRowGroup);
+    for (int c = 0; c < 32; ++c) {
+      out[b * kBlockCols + c] =
+          std::fma(w.scale, static_cast<float>(w.sub_scale[c / 16] * w.q[c]), -w.min);
+    }
+  }
+}
+
+void ReferencePrepareActivations(DType packed_type, ActivationType type, const float* x,
+                                 int64_t cols, std::byte* out) {
+  if (type == ActivationType::kF32 || IsFloatType(packed_type)) {
+    std::memcpy(out, x, static_cast<size_t>(cols) * sizeof(float));
+    return;
+  }
+  for (int64_t b = 0; b < cols / kBlockCols; ++b) {
+    QuantiseBlock(x + b * kBlockCols, reinterpret_cast<ActivationBlock*>(out) + b);
+  }
+}
+
+void ReferenceMatMul(const PackedWeights& weights, ActivationType type,
+                     const std::byte* activations, int64_t num_tokens, int64_t group_begin,
+                     int64_t group_end, float* out, int64_t out_stride) {
+  const int64_t stride = ActivationRowBytes(weights.type, type, weights.cols);
+  const bool f32 = type == ActivationType::kF32 || IsFloatType(weights.type);
+  const bool has_min = weights.type == DType::kQ4_K || weights.type == DType::kQ5_K;
+  const int64_t row_end = std::min(weights.rows, group_end * kRowGroup);
+  std::vector<float> decoded(static_cast<size_t>(f32 ? weights.cols : 0));
+  std::vector<RowBlock> blocks(static_cast<size_t>(f32 ? 0 : weights.cols / kBlockCols));
+  for (int64_t row = group_begin * kRowGroup; row < row_end; ++row) {
+    if (f32) ReferenceUnpackRow(weights, row, decoded.data());
+    for (size_t b = 0; b < blocks.size(); ++b) {
+      blocks[b] = DecodeRowBlock(weights.type, GroupOf(weights, row), static_cast<int64_t>(b),
+                                 row % kRowGroup);
+    }
+    for (int64_t t = 0; t < num_tokens; ++t) {
+      const std::byte* x = activations + t * stride;
+      out[t * out_stride + row] =
+          f32 ? DotF32(decoded.data(), reinterpret_cast<const float*>(x), weights.cols)
+              : DotInt8(blocks, has_min, reinterpret_cast<const ActivationBlock*>(x));
+    }
+  }
+}
+
+}  // namespace lode::kernels

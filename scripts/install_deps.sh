@@ -42,7 +42,8 @@ cargo_is_recent() {
 
 # missing_packages SET...: prints the packages to install, one a line.
 missing_packages() {
-  local set programs libraries program package
+  local set programs libraries program package installed
+  installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' | sed -n 's/^installed //p')
   for set in "$@"; do
     programs=DEPS_${set^^}_PROGRAMS
     libraries=DEPS_${set^^}_LIBRARIES
@@ -50,11 +51,10 @@ missing_packages() {
       [ -z "$program" ] || command -v "$program" >/dev/null || echo "$package"
     done <<<"${!programs:-}"
     for package in ${!libraries:-}; do
-      dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed ||
-        echo "$package"
+      grep -qx -- "$package" <<<"$installed" || echo "$package"
     done
     if [ "$set" = build ]; then
-      python3 -m pip --version >/dev/null 2>&1 || echo python3-pip
+      python3 -c "import pip" >/dev/null 2>&1 || echo python3-pip
       cargo_is_recent cargo || cargo_is_recent /usr/bin/cargo || echo cargo-web
     fi
   done

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compact goldens of real models: the reference's best log-probabilities on a page of text.
 
-From the 32 best log-probabilities of a position and the mass left over, a test gets a lower bound of
-KL(reference || ours) (the rest counts as one event; merging events never raises a KL divergence)
+From the 32 best log-probabilities of a position and the mass left over, a test gets a lower bound
+of KL(reference || ours) (the rest counts as one event; merging events never raises a KL divergence)
 without storing a whole vocabulary per token.
 """
 

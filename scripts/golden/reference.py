@@ -2,9 +2,9 @@
 """The reference: transformers on the CPU in f32 with eager attention.
 
 `load_folder` runs a Hugging Face folder, `load_gguf` the weights of a GGUF file dequantised by the
-`gguf` package. Nothing is left to a loader's guess: every tensor of the file must find its parameter
-and every parameter its tensor, and a file's own output.weight is used even if the family usually
-ties it to the embeddings.
+`gguf` package. Nothing is left to a loader's guess: every tensor of the file must find its
+parameter and every parameter its tensor, and a file's own output.weight is used even if the
+family usually ties it to the embeddings.
 """
 
 import hashlib
@@ -127,7 +127,7 @@ def _unpermute(rows: np.ndarray, num_heads: int) -> np.ndarray:
 
 
 def load_gguf(path: Path):
-    """The file's model in f32 with eager attention, every weight dequantised by the gguf package."""
+    """The file's model in f32 with eager attention, each weight dequantised by the gguf package."""
     reader = gguf.GGUFReader(path)
     fields = fields_of(reader)
     arch = fields["general.architecture"]
@@ -156,7 +156,7 @@ def load_gguf(path: Path):
 
 
 def _restore_buffers(model, config) -> None:
-    """Non-persistent buffers (inverse frequencies, embedding scale) are not part of a state dict."""
+    """Non-persistent buffers (inverse frequencies, embedding scale) are no part of a state dict."""
     model.model.rotary_emb = type(model.model.rotary_emb)(config=config)
     embedding = model.model.embed_tokens
     if hasattr(embedding, "scalar_embed_scale"):

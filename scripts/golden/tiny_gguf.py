@@ -112,7 +112,9 @@ def _add_tokenizer(writer: gguf.GGUFWriter, folder: Path, vocab_size: int, arch:
     writer.add_add_bos_token(True)
 
 
-def _write(path: Path, folder: Path, arch: str, dtype: gguf.GGMLQuantizationType, **split) -> object:
+def _write(
+    path: Path, folder: Path, arch: str, dtype: gguf.GGMLQuantizationType, **split
+) -> object:
     """Writes one file (or a split set) and returns the model that holds the file's values."""
     model = reference.load_folder(folder)
     config = model.config

@@ -58,7 +58,8 @@ def check_file(root: Path, path: Path, folder: str, allowed: dict[str, set[str]]
             if LIBRARY_OWNERS[target] != folder:
                 problem = f"only {LIBRARY_OWNERS[target]} may include this library"
         elif quote == "<":
-            if path.suffix == ".h" and not SYSTEM_HEADER.fullmatch(name):
+            is_product_header = path.suffix == ".h" and "_test" not in path.stem
+            if is_product_header and not SYSTEM_HEADER.fullmatch(name):
                 problem = "a library's header belongs in a .cc file"
         elif not slash or target not in allowed:
             problem = 'not of the form "folder/file.h" with a folder of src/'

@@ -60,6 +60,7 @@ class LayersTest(TreeTest):
 
     def test_libraries_stay_out_of_headers(self) -> None:
         self.write("src/base/span.h", "#include <span>\n#include <sys/stat.h>\n")
+        self.write("src/base/span_test.h", "#include <gtest/gtest.h>\n")
         self.expect("src/base/json.h", "#include <nlohmann/json.hpp>\n", "belongs in a .cc file")
 
     def test_highway_stays_in_kernels(self) -> None:

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every codec on every target: round trip within the type's error, slots that do not disturb each
+// other, and no NaN or infinity in a block.
+#include "kv/codec.h"
+
+#include <gtest/gtest.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "kernels/dequantize.h"
+#include "kernels/kv_block.h"
+
+namespace lode {
+namespace {
+
+constexpr int64_t kTokens = KvCache::kBlockTokens;
+
+std::vector<int64_t> Targets() {
+  std::vector<int64_t> targets;
+  for (int64_t rest = hwy::SupportedTargets() & HWY_TARGETS; rest != 0; rest &= rest - 1) {
+    targets.push_back(rest & -rest);
+  }
+  return targets;
+}
+
+struct Block {
+  explicit Block(int64_t bytes) : storage(static_cast<size_t>(bytes) + 64) {}
+  std::byte* data() {
+    return storage.data() + (64 - reinterpret_cast<uintptr_t>(storage.data()) % 64) % 64;
+  }
+  std::vector<std::byte> storage;
+};
+
+class KvCodecTest : public testing::TestWithParam<std::tuple<KvDType, int64_t>> {
+ protected:
+  void SetUp() override { hwy::SetSupportedTargetsForTest(std::get<1>(GetParam())); }
+  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
+
+  const KvCodec& codec() const { return CodecFor(std::get<0>(GetParam())); }
+
+  // Rows as they come back: stored as keys and as values in the given pieces, decoded.
+  struct Decoded {
+    std::vector<float> keys;    // [kTokens][head_dim]
+    std::vector<float> values;  // [kTokens][head_dim]
+  };
+  Decoded RoundTrip(const std::vector<float>& rows, int64_t head_dim,
+                    const std::vector<int64_t>& cuts) const {
+    const KvCodec& c = codec();
+    Block keys(c.key_block_bytes(head_dim)), values(c.value_block_bytes(head_dim));
+    int64_t slot = 0;
+    for (const int64_t cut : cuts) {
+      const float* first = rows.data() + slot * head_dim;
+      c.store_keys(keys.data(), head_dim, slot, cut - slot, first, head_dim);
+      c.store_values(values.data(), head_dim, slot, cut - slot, first, head_dim);
+      slot = cut;
+    }
+    const int64_t stride = head_dim + 8;
+    std::vector<float> key_tile(static_cast<size_t>(head_dim * kTokens));
+    std::vector<float> value_tile(static_cast<size_t>(stride * kTokens));
+    c.decode_keys(keys.data(), head_dim, key_tile.data());
+    c.decode_values(values.data(), head_dim, value_tile.data(), stride);
+    Decoded decoded;
+    for (int64_t t = 0; t < kTokens; ++t) {
+      for (int64_t d = 0; d < head_dim; ++d) {
+        decoded.keys.push_back(key_tile[static_cast<size_t>(d * kTokens + t)]);
+        decoded.values.push_back(value_tile[static_cast<size_t>(t * stride + d)]);
+      }
+    }
+    return decoded;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(AllTypes, KvCodecTest,
+                         testing::Combine(testing::Values(KvDType::kF32, KvDType::kF16,
+                                                          KvDType::kInt8),
+                                          testing::ValuesIn(Targets())),
+                         [](const auto& test) {
+                           return std::string(KvDTypeName(std::get<0>(test.param))) + "_" +
+                                  hwy::TargetName(std::get<1>(test.param));
+                         });
+
+std::vector<float> RandomRows(int64_t head_dim, uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> rows(static_cast<size_t>(kTokens * head_dim));
+  for (float& x : rows) x = normal(generator);
+  for (int64_t t = 0; t < kTokens; ++t) rows[static_cast<size_t>(t * head_dim + 3)] += 100.0f;
+  return rows;
+}
+
+TEST_P(KvCodecTest, RoundTrip) {
+  for (const int64_t head_dim : {8, 40, 64, 96, 128, 256}) {
+    const std::vector<float> rows = RandomRows(head_dim, 1);
+    const Decoded decoded = RoundTrip(rows, head_dim, {1, 2, 9, 31, 32});
+    for (int64_t i = 0; i < kTokens * head_dim; ++i) {
+      const auto at = static_cast<size_t>(i);
+      double bound = 0;  // f32 is exact
+      if (codec().dtype == KvDType::kF16) bound = std::abs(rows[at]) / 2048 + 1e-7;
+      if (codec().dtype == KvDType::kInt8) {
+        // Half a step of the group's largest magnitude, and f16's rounding of the scale.
+        const int64_t row = i / head_dim, group = i % head_dim / 32 * 32;
+        double largest = 0;
+        for (int64_t d = group; d < std::min(group + 32, head_dim); ++d) {
+          largest =
+              std::max(largest, std::abs(double{rows[static_cast<size_t>(row * head_dim + d)]}));
+        }
+        bound = largest / 127 * (0.5 + 127.0 / 2048) + 1e-6;
+      }
+      ASSERT_NEAR(decoded.keys[at], rows[at], bound) << head_dim << " " << i;
+      ASSERT_NEAR(decoded.values[at], rows[at], bound) << head_dim << " " << i;
+    }
+  }
+}
+
+TEST(KvCodecF16, EqualsTheScalarConversionOnEveryTarget) {
+  constexpr int64_t kHeadDim = 64;
+  const KvCodec& codec = CodecFor(KvDType::kF16);
+  std::vector<float> rows = RandomRows(kHeadDim, 5);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] *= std::exp2(static_cast<float>(i % 24) - 16.0f);
+  for (const int64_t target : Targets()) {
+    hwy::SetSupportedTargetsForTest(target);
+    Block block(codec.value_block_bytes(kHeadDim));
+    std::vector<float> decoded(rows.size());
+    codec.store_values(block.data(), kHeadDim, 0, kTokens, rows.data(), kHeadDim);
+    codec.decode_values(block.data(), kHeadDim, decoded.data(), kHeadDim);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const float clamped = std::clamp(rows[i], -65504.0f, 65504.0f);
+      ASSERT_EQ(decoded[i], kernels::HalfToFloat(kernels::FloatToHalf(clamped)))
+          << rows[i] << " " << hwy::TargetName(target);
+    }
+  }
+  hwy::SetSupportedTargetsForTest(0);
+}
+
+TEST_P(KvCodecTest, ResultDoesNotDependOnTheCalls) {
+  const std::vector<float> rows = RandomRows(64, 2);
+  const Decoded whole = RoundTrip(rows, 64, {32});
+  std::vector<int64_t> single(32);
+  for (int64_t i = 0; i < 32; ++i) single[static_cast<size_t>(i)] = i + 1;
+  for (const auto& cuts : {single, {1, 32}, {31, 32}, {7, 8, 20, 32}}) {
+    const Decoded pieces = RoundTrip(rows, 64, cuts);
+    EXPECT_EQ(pieces.keys, whole.keys);
+    EXPECT_EQ(pieces.values, whole.values);
+  }
+}
+
+TEST_P(KvCodecTest, NeverHoldsNanOrInfinity) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  std::vector<float> rows = RandomRows(64, 3);
+  rows[5] = kInf;
+  rows[70] = -kInf;
+  rows[140] = std::numeric_limits<float>::quiet_NaN();
+  rows[200] = std::numeric_limits<float>::max();
+  rows[300] = -1e20f;
+  rows[400] = 1e-42f;
+  const Decoded decoded = RoundTrip(rows, 64, {32});
+  for (size_t i = 0; i < rows.size(); ++i) {
+    ASSERT_TRUE(std::isfinite(decoded.keys[i])) << i;
+    ASSERT_TRUE(std::isfinite(decoded.values[i])) << i;
+  }
+  EXPECT_GT(decoded.keys[5], 1e4f);
+  EXPECT_LT(decoded.values[70], -1e4f);
+  EXPECT_EQ(decoded.keys[140], 0.0f);
+  EXPECT_EQ(decoded.values[140], 0.0f);
+}
+
+TEST(KvCodecNames, ParseAndPrint) {
+  for (const KvCodec& codec : KvCodecs()) {
+    ASSERT_TRUE(ParseKvDType(codec.name).ok());
+    EXPECT_EQ(*ParseKvDType(codec.name), codec.dtype);
+    EXPECT_EQ(KvDTypeName(codec.dtype), codec.name);
+    EXPECT_EQ(codec.key_block_bytes(64) % kernels::kKvBlockAlignment, 0);
+    EXPECT_EQ(codec.value_block_bytes(64) % kernels::kKvBlockAlignment, 0);
+  }
+  const Result<KvDType> unknown = ParseKvDType("q8_0");
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(unknown.status().message().find("f32, f16, int8"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lode

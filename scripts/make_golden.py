@@ -34,18 +34,23 @@ NUM_TOKENS = 96  # beyond every sliding window and every original context of the
 POSITIONS = [0, 1, 2, 3, 7, 15, 16, 17, 19, 20, 23, 24, 25, 31, 32, 33, 47, 48, 63, 64, 65, 80, 94,
              95]
 
+LONG_NUM_TOKENS = 2048  # of variants named NAME-long
+LONG_POSITIONS = [0, 511, 1023, 1024, 1535, 2000, 2046, 2047]
 
-def token_ids_for(vocab_size: int) -> list:
-    ids = np.random.default_rng(families.SEED).integers(3, vocab_size, NUM_TOKENS)
+
+def token_ids_for(vocab_size: int, count: int = NUM_TOKENS) -> list:
+    ids = np.random.default_rng(families.SEED).integers(3, vocab_size, count)
     return [int(i) for i in ids]
 
 
 def write_golden(stem: Path, folder: Path, extra: dict) -> None:
     """Runs the reference on the folder; writes stem.json and stem.f32."""
     model = reference.load_folder(folder)
-    ids = token_ids_for(model.config.vocab_size)
+    is_long = stem.name.endswith("-long")
+    positions = LONG_POSITIONS if is_long else POSITIONS
+    ids = token_ids_for(model.config.vocab_size, LONG_NUM_TOKENS if is_long else NUM_TOKENS)
     logits = reference.logits_of(model, ids)
-    kept = np.ascontiguousarray(logits[POSITIONS], dtype="<f4")
+    kept = np.ascontiguousarray(logits[positions], dtype="<f4")
     kept.tofile(stem.with_suffix(".f32"))
     families.write_json(stem.with_suffix(".json"), {
         **extra,
@@ -55,7 +60,7 @@ def write_golden(stem: Path, folder: Path, extra: dict) -> None:
         "vocab_size": model.config.vocab_size,
         "logit_range": [float(logits.min()), float(logits.max())],
         "token_ids": ids,
-        "positions": POSITIONS,
+        "positions": positions,
         "logits_file": stem.name + ".f32",
     })
 

@@ -19,6 +19,7 @@ transformers version that made them.
 
 import json
 import math
+import re
 from pathlib import Path
 
 import torch
@@ -94,6 +95,8 @@ VARIANTS = {
     "mistral-global": ("tiny-mistral", dict(sliding_window=None)),
     # The 4B and larger models: the factor belongs to the global layers alone.
     "gemma3-linear": ("tiny-gemma3", dict(rope_scaling=dict(rope_type="linear", factor=8.0))),
+    # The same at positions where a wrong base or factor has turned the angles far.
+    "gemma3-linear-long": ("tiny-gemma3", dict(rope_scaling=dict(rope_type="linear", factor=8.0))),
     # Keys that published files leave out: bases 1e6 and 1e4, every sixth layer global.
     "gemma3-defaults": ("tiny-gemma3", dict(
         rope_theta=None, rope_local_base_freq=None, sliding_window_pattern=None)),
@@ -163,6 +166,8 @@ def make_checkpoint(folder: Path, name: str) -> None:
     (folder / "model.safetensors").chmod(0o644)
 
 
-def write_json(path: Path, value, **options) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False, **options) + "\n",
-                    encoding="utf-8")
+def write_json(path: Path, value) -> None:
+    """Indented JSON, but lists of numbers on one line."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    text = re.sub(r"\[[-\d.,e\s]+\]", lambda match: " ".join(match.group().split()), text)
+    path.write_text(text + "\n", encoding="utf-8")

@@ -17,11 +17,11 @@ NUM_TOKENS = 128
 TOP = 32
 
 
-def tokenize(path: Path, text: str) -> list:
-    """Ids by llama.cpp's tokenizer, BOS included where the model asks for it."""
+def tokenize(path: Path, text: str, add_bos: bool = True) -> list:
+    """Ids by llama.cpp's tokenizer; add_bos puts a BOS in front where the model asks for it."""
     import llama_cpp
     model = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
-    return model.tokenize(text.encode("utf-8"), add_bos=True, special=False)
+    return model.tokenize(text.encode("utf-8"), add_bos=add_bos, special=False)
 
 
 def write_compact(out: Path, model_path: Path, text_path: Path) -> None:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sliding-window perplexity by transformers: what `lode eval perplexity` must equal within 0.5 %.
 
-  python3 scripts/perplexity_reference.py --model FILE.gguf --text FILE [--window 512] [--stride 256]
-                                          [--max-windows 4]
+  python3 scripts/perplexity_reference.py --model FILE.gguf --text FILE [--window 512]
+                                          [--stride 256] [--max-windows 4]
 
 The recipe, for a text of n tokens (tokenised once, without BOS):
 - A window is at most `window` positions fed to the model as a fresh sequence. If the model adds a

@@ -4,11 +4,12 @@
 
   python3 scripts/verify_real.py --model qwen.gguf --model gemma.gguf [--peer] [--json OUT.json]
 
-Per model and text (first 512 tokens): KL(reference || candidate) per token, mean and largest, in
-nats, and the share of positions whose most probable token is the same. The reference is transformers
-on weights dequantised by the gguf package (scripts/golden/reference.py); its log-probabilities are
-kept in a cache folder, since a run takes minutes. Candidates are lode's exact path (f32 activations
-and cache), its fast paths, and with --peer llama.cpp from llama-cpp-python on the same ids.
+Per model and text (first 512 tokens): KL(reference || candidate) per token, mean and largest,
+in nats, and the share of positions whose most probable token is the same. The reference is
+transformers on weights dequantised by the gguf package (scripts/golden/reference.py); its log-
+probabilities are kept in a cache folder, since a run takes minutes. Candidates are lode's exact
+path (f32 activations and cache), its fast paths, and with --peer llama.cpp from llama-cpp-
+python on the same ids.
 
 Bounds: f32 path mean KL <= 1e-4; int8 path mean KL <= 0.01 and top-1 >= 98 %. The exit code tells
 whether all lode rows keep theirs.

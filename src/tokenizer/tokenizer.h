@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,10 +20,20 @@ namespace lode {
 
 using TokenId = int32_t;
 
+// A piece of text that stands for another one until control tokens have been found, so that what it
+// stands for can never become one.
+struct Placeholder {
+  std::string mark;
+  std::string original;
+};
+
 struct EncodeOptions {
-  bool add_special = true;  // prepend BOS / append EOS as the model's metadata says
-  bool parse_special =
-      false;  // text such as "<|im_end|>" becomes a control token; only for template-made text
+  // Prepend BOS / append EOS as the model's metadata says.
+  bool add_special = true;
+  // Text such as "<|im_end|>" becomes a control token; only for template-made text.
+  bool parse_special = false;
+  // Put back after control tokens were split out.
+  std::span<const Placeholder> placeholders = {};
 };
 
 class Tokenizer {
@@ -39,19 +50,26 @@ class Tokenizer {
   // Bytes of one token (possibly part of a UTF-8 character); control tokens give "" unless
   // show_special.
   virtual std::string TokenBytes(TokenId id, bool show_special = false) const = 0;
-  // Decode(Encode(x)) == x for every valid UTF-8 x when add_special is false.
+  // The tokens' bytes joined; may be ill-formed UTF-8 when the ids are. Decode(Encode(x)) == x for
+  // every x when add_special is false, with the reference's own exceptions: models that normalize
+  // to NFC (kind "bpe/qwen2") give x in NFC, and SentencePiece-style models spell U+2581 as a
+  // space.
   virtual std::string Decode(const std::vector<TokenId>& ids, bool show_special = false) const = 0;
 
   virtual int64_t vocab_size() const = 0;
   virtual TokenId bos() const = 0;  // -1 when the model has none
   virtual TokenId eos() const = 0;  // -1 when the model has none
   virtual bool adds_bos() const = 0;
+  // Decoding drops one space at the start of the text (Llama 2's prefix space).
+  virtual bool strips_leading_space() const { return false; }
   // End of sequence, end of turn, end of message: generation stops here. Includes
   // generation_config.json's list.
   virtual bool IsEndOfGeneration(TokenId id) const = 0;
   virtual bool IsControl(TokenId id) const = 0;
   // The id of exactly this token text, control tokens included; -1 when there is none.
   virtual TokenId Find(std::string_view token_text) const = 0;
+  // The texts of all control tokens, for marking them in text that must not contain any.
+  virtual std::vector<std::string_view> control_texts() const { return {}; }
   virtual std::string_view kind() const = 0;  // "bpe/qwen2", "spm"
 };
 

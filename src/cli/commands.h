@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verbs of `lode`. Each reads its own arguments (what follows the verb), does its work and
+// returns ok or the error that main prints; none exits the process. One file per verb, same name.
+#ifndef LODE_CLI_COMMANDS_H_
+#define LODE_CLI_COMMANDS_H_
+
+#include "base/status.h"
+#include "cli/args.h"
+#include "cli/console.h"
+
+namespace lode::cli {
+
+Status RunInspect(Console& console, const ArgList& list);
+
+}  // namespace lode::cli
+
+#endif  // LODE_CLI_COMMANDS_H_

@@ -55,6 +55,13 @@ std::string JsonQuote(std::string_view text) {
   return out;
 }
 
+std::string JsonNumber(double value) {
+  if (!std::isfinite(value)) return "null";  // JSON has no other numbers
+  char buffer[32];
+  const auto result = std::to_chars(buffer, buffer + sizeof(buffer), value);
+  return std::string(buffer, result.ptr);
+}
+
 JsonWriter& JsonWriter::Key(std::string_view key) {
   LODE_CHECK(!after_key_);
   Separate();
@@ -65,13 +72,6 @@ JsonWriter& JsonWriter::Key(std::string_view key) {
 
 JsonWriter& JsonWriter::Value(std::string_view text) {
   return Raw(JsonQuote(text));
-}
-
-JsonWriter& JsonWriter::Value(double value) {
-  if (!std::isfinite(value)) return Null();
-  char buffer[32];
-  const auto result = std::to_chars(buffer, buffer + sizeof(buffer), value);
-  return Raw(std::string_view(buffer, result.ptr - buffer));
 }
 
 JsonWriter& JsonWriter::Raw(std::string_view token) {

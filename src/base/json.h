@@ -15,6 +15,16 @@
 
 namespace lode {
 
+// "text" with quotes and escapes, as JSON writes it.
+std::string JsonQuote(std::string_view text);
+
+// The shortest decimal that reads back as value, whatever the locale; "null" unless finite.
+std::string JsonNumber(double value);
+
+// Length of the UTF-8 character at the start of text (1 to 4), or 0 when it is ill-formed or cut
+// short. Text must not be empty.
+int Utf8Length(std::string_view text);
+
 class JsonWriter {
  public:
   // kLines: indented. kCompact: one line, for JSON Lines.
@@ -30,7 +40,7 @@ class JsonWriter {
   JsonWriter& Value(std::string_view text);
   JsonWriter& Value(const char* text) { return Value(std::string_view(text)); }
   JsonWriter& Value(bool value) { return Raw(value ? "true" : "false"); }
-  JsonWriter& Value(double value);  // null unless finite: JSON has no other numbers
+  JsonWriter& Value(double value) { return Raw(JsonNumber(value)); }
   template <std::integral T>
     requires(!std::same_as<T, bool>)
   JsonWriter& Value(T value) {
@@ -58,13 +68,6 @@ class JsonWriter {
   std::vector<bool> has_items_;  // per open bracket
   bool after_key_ = false;
 };
-
-// "text" with quotes and escapes, as JSON writes it.
-std::string JsonQuote(std::string_view text);
-
-// Length of the UTF-8 character at the start of text (1 to 4), or 0 when it is ill-formed or cut
-// short. Text must not be empty.
-int Utf8Length(std::string_view text);
 
 }  // namespace lode
 

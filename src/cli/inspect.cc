@@ -78,9 +78,7 @@ struct ValueText {
   std::string operator()(bool x) const { return x ? "true" : "false"; }
   std::string operator()(int64_t x) const { return std::to_string(x); }
   std::string operator()(uint64_t x) const { return std::to_string(x); }
-  std::string operator()(double x) const {
-    return JsonWriter().BeginArray().Value(x).EndArray().text().substr(4, 24);
-  }
+  std::string operator()(double x) const { return JsonNumber(x); }
   std::string operator()(std::string_view x) const {
     if (x.size() <= kShownCharacters) return JsonQuote(x);
     size_t cut = kShownCharacters;

@@ -47,6 +47,8 @@ class Model {
 
 struct ModelLoadOptions {
   kernels::ActivationType activations = kernels::ActivationType::kInt8;
+  int64_t context_len = 0;          // tokens a sequence may reach; 0: the model's own
+  double rope_linear_factor = 0.0;  // replaces the model's rope scaling by linear; 0: as it says
 };
 
 // Checks every tensor's name, type and shape, and repacks the weights. Unsupported names the

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <utility>
+
+#include "base/topology.h"
+#include "engine/stop_filter.h"
+
+namespace lode {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+constexpr int64_t kMaxPrefillChunk = 8192;
+constexpr int64_t kSyntheticChunk = 512;
+
+Status ValidateOptions(const EngineOptions& options) {
+  const auto check = [](const char* name, int64_t value, int64_t min, int64_t max) -> Status {
+    if (value >= min && value <= max) return OkStatus();
+    return InvalidArgumentError(
+        fmt::format("{}: expected a number in [{}, {}], found {}", name, min, max, value));
+  };
+  LODE_RETURN_IF_ERROR(check("threads", options.num_threads, 0, 1024));
+  LODE_RETURN_IF_ERROR(check("context", options.context_len, 0, int64_t{1} << 30));
+  return check("prefill_chunk", options.prefill_chunk, 1, kMaxPrefillChunk);
+}
+
+}  // namespace
+
+struct Engine::Impl {
+  EngineOptions options;
+  std::unique_ptr<WeightSource> source;
+  std::unique_ptr<Tokenizer> tokenizer;
+  Result<std::unique_ptr<ChatTemplate>> chat_template = NotFoundError("not loaded");
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Attention> attention;
+  std::unique_ptr<KvCache> cache;
+  SequenceId sequence = 0;
+  std::vector<TokenId> cached;  // token ids whose keys and values the cache holds, in order
+  std::vector<float> logits;
+
+  int64_t cached_length() const { return static_cast<int64_t>(cached.size()); }
+
+  // Keeps the first new_length cached tokens.
+  void TruncateTo(int64_t new_length) {
+    cache->Truncate(sequence, new_length);
+    cached.resize(new_length);
+  }
+
+  // Runs one step over `tokens` after the cached ones. want_logits: of the last token, or of every
+  // token.
+  Status Step(std::span<const TokenId> tokens, bool all_logits, float* logits_out) {
+    const int64_t num_tokens = static_cast<int64_t>(tokens.size());
+    const int64_t first_position = cached_length();
+    LODE_RETURN_IF_ERROR(cache->Extend(sequence, num_tokens));
+    Batch batch;
+    batch.token_ids.assign(tokens.begin(), tokens.end());
+    batch.segments.push_back({sequence, 0, first_position, num_tokens});
+    if (logits_out != nullptr) {
+      for (int64_t i = all_logits ? 0 : num_tokens - 1; i < num_tokens; ++i) {
+        batch.logits_tokens.push_back(i);
+      }
+    }
+    const Status status = model->Forward(batch, *cache, *attention, *pool, logits_out);
+    if (!status.ok()) {
+      cache->Truncate(sequence, first_position);
+      return status;
+    }
+    cached.insert(cached.end(), tokens.begin(), tokens.end());
+    return OkStatus();
+  }
+
+  Status CheckFits(int64_t prompt_tokens, int64_t max_tokens) const {
+    if (prompt_tokens == 0) return InvalidArgumentError("the prompt is empty");
+    const int64_t needed = prompt_tokens + std::max<int64_t>(max_tokens, 1);
+    if (needed <= options.context_len) return OkStatus();
+    return ResourceExhaustedError(fmt::format(
+        "the prompt has {} tokens and {} more were asked for: {} needed, the context holds {}",
+        prompt_tokens, std::max<int64_t>(max_tokens, 1), needed, options.context_len));
+  }
+
+  // Prefills what the cache does not hold yet; logits of the last prompt token are in `logits`
+  // afterwards.
+  Status Prefill(const GenerateRequest& request, GenerateResult& result);
+  Status Decode(const GenerateRequest& request, GenerateResult& result);
+};
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+
+Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
+  LODE_RETURN_IF_ERROR(ValidateOptions(options));
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  LODE_ASSIGN_OR_RETURN(impl->attention, CreateAttention(options.attention));
+  LODE_ASSIGN_OR_RETURN(impl->source, OpenWeights(options.model_path));
+  LODE_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(*impl->source));
+  if (impl->options.num_threads == 0) impl->options.num_threads = UsableThreads();
+  if (impl->options.context_len == 0) impl->options.context_len = config.context_length;
+  impl->pool = std::make_unique<ThreadPool>(impl->options.num_threads);
+  LODE_ASSIGN_OR_RETURN(impl->tokenizer, Tokenizer::Load(*impl->source));
+  impl->chat_template = ChatTemplate::Load(*impl->source, *impl->tokenizer);
+
+  ModelLoadOptions model_options;
+  model_options.activations = options.activations;
+  model_options.context_len = impl->options.context_len;
+  model_options.rope_linear_factor = options.rope_linear_factor;
+  LODE_ASSIGN_OR_RETURN(impl->model, LoadModel(*impl->source, model_options, *impl->pool));
+
+  KvCacheOptions kv_options;
+  kv_options.num_layers = static_cast<int32_t>(config.num_layers);
+  kv_options.num_kv_heads = static_cast<int32_t>(config.num_kv_heads);
+  kv_options.head_dim = static_cast<int32_t>(config.head_dim);
+  kv_options.dtype = options.kv_dtype;
+  kv_options.max_tokens = impl->options.context_len;
+  LODE_ASSIGN_OR_RETURN(impl->cache, KvCache::Create(kv_options));
+  LODE_ASSIGN_OR_RETURN(impl->sequence, impl->cache->AddSequence());
+  impl->logits.resize(config.vocab_size);
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+Result<GenerateResult> Engine::Generate(const GenerateRequest& request) {
+  LODE_RETURN_IF_ERROR(request.sampling.Validate(impl_->model->config().vocab_size));
+  LODE_RETURN_IF_ERROR(
+      impl_->CheckFits(static_cast<int64_t>(request.prompt.size()), request.max_tokens));
+  GenerateResult result;
+  LODE_RETURN_IF_ERROR(impl_->Prefill(request, result));
+  if (result.finish_reason == FinishReason::kCancelled) return result;
+  LODE_RETURN_IF_ERROR(impl_->Decode(request, result));
+  return result;
+}
+
+Status Engine::Impl::Prefill(const GenerateRequest& request, GenerateResult& result) {
+  const std::vector<TokenId>& prompt = request.prompt;
+  const auto start = Clock::now();
+  const auto shared = std::mismatch(cached.begin(), cached.end(), prompt.begin(), prompt.end());
+  // The last prompt token is always run: its logits are needed.
+  const int64_t total = static_cast<int64_t>(prompt.size());
+  TruncateTo(std::min<int64_t>(shared.first - cached.begin(), total - 1));
+  result.prompt_tokens = total;
+  result.cached_tokens = cached_length();
+  while (cached_length() < total) {
+    const int64_t done = cached_length();
+    const int64_t chunk = std::min(options.prefill_chunk, total - done);
+    const bool last = done + chunk == total;
+    LODE_RETURN_IF_ERROR(
+        Step(std::span(prompt).subspan(done, chunk), false, last ? logits.data() : nullptr));
+    if (request.on_prefill && !request.on_prefill(done + chunk, total)) {
+      result.finish_reason = FinishReason::kCancelled;
+      break;
+    }
+  }
+  result.prefill_seconds = SecondsSince(start);
+  return OkStatus();
+}
+
+Status Engine::Impl::Decode(const GenerateRequest& request, GenerateResult& result) {
+  const int64_t room = options.context_len - result.prompt_tokens;
+  const int64_t limit = request.max_tokens > 0 ? std::min(request.max_tokens, room) : room;
+  Sampler sampler(request.sampling, model->config().vocab_size);
+  for (const TokenId id : request.prompt) sampler.Accept(id);
+  Detokenizer detokenizer(*tokenizer);
+  StopFilter filter(request.stop);
+  // Shows text to the caller; false when the caller wants no more.
+  const auto emit = [&](const std::string& text) {
+    if (text.empty()) return true;
+    result.text += text;
+    return !request.on_text || request.on_text(text);
+  };
+
+  result.finish_reason = FinishReason::kLength;
+  const auto start = Clock::now();
+  for (int64_t generated = 0; generated < limit; ++generated) {
+    LODE_ASSIGN_OR_RETURN(SampledToken token, sampler.Sample(logits));
+    if (tokenizer->IsEndOfGeneration(token.id) && !request.ignore_eos) {
+      result.finish_reason = FinishReason::kStop;
+      break;
+    }
+    sampler.Accept(token.id);
+    result.token_ids.push_back(token.id);
+    if (request.sampling.num_logprobs >= 0) result.logprobs.push_back(std::move(token.logprobs));
+    if (!emit(filter.Push(detokenizer.Push(token.id)))) {
+      result.finish_reason = FinishReason::kCancelled;
+      break;
+    }
+    if (filter.stopped()) {
+      result.finish_reason = FinishReason::kStop;
+      break;
+    }
+    if (generated + 1 < limit) LODE_RETURN_IF_ERROR(Step({&token.id, 1}, false, logits.data()));
+  }
+  if (!filter.stopped() && result.finish_reason != FinishReason::kCancelled) {
+    emit(filter.Push(detokenizer.Finish()) + filter.Finish());
+  }
+  result.decode_seconds = SecondsSince(start);
+  return OkStatus();
+}
+
+Status Engine::Evaluate(
+    const std::vector<TokenId>& tokens,
+    const std::function<void(int64_t position, std::span<const float> logits)>& visit) {
+  LODE_RETURN_IF_ERROR(impl_->CheckFits(static_cast<int64_t>(tokens.size()), 0));
+  ResetCache();
+  const int64_t vocab = impl_->model->config().vocab_size;
+  // A chunk's logits are the largest buffer there is (512 x 151,936 f32 = 297 MiB), so evaluate in
+  // smaller ones.
+  const int64_t chunk = std::min<int64_t>(impl_->options.prefill_chunk, 128);
+  std::vector<float> logits(static_cast<size_t>(chunk * vocab));
+  const int64_t total = static_cast<int64_t>(tokens.size());
+  for (int64_t done = 0; done < total; done += chunk) {
+    const int64_t count = std::min(chunk, total - done);
+    LODE_RETURN_IF_ERROR(impl_->Step(std::span(tokens).subspan(done, count), true, logits.data()));
+    for (int64_t i = 0; i < count; ++i) {
+      visit(done + i, std::span<const float>(logits).subspan(i * vocab, vocab));
+    }
+  }
+  return OkStatus();
+}
+
+void Engine::ResetCache() {
+  impl_->TruncateTo(0);
+}
+
+Status Engine::Append(const std::vector<TokenId>& tokens) {
+  const int64_t total = static_cast<int64_t>(tokens.size());
+  for (int64_t done = 0; done < total;) {
+    const int64_t chunk = std::min(impl_->options.prefill_chunk, total - done);
+    const bool last = done + chunk == total;
+    LODE_RETURN_IF_ERROR(impl_->Step(std::span(tokens).subspan(done, chunk), false,
+                                     last ? impl_->logits.data() : nullptr));
+    done += chunk;
+  }
+  return OkStatus();
+}
+
+Status Engine::FillSynthetic(int64_t depth) {
+  ResetCache();
+  const ModelConfig& config = impl_->model->config();
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> k(kSyntheticChunk * config.num_kv_heads * config.head_dim), v(k.size());
+  for (float& x : k) x = normal(random);
+  for (float& x : v) x = normal(random);
+  LODE_RETURN_IF_ERROR(impl_->cache->Extend(impl_->sequence, depth));
+  for (int64_t first = 0; first < depth; first += kSyntheticChunk) {
+    const int64_t count = std::min(kSyntheticChunk, depth - first);
+    impl_->pool->ParallelFor(config.num_layers, [&](int64_t layer, int) {
+      impl_->cache->Store(static_cast<int32_t>(layer), impl_->sequence, first, count, k.data(),
+                          v.data());
+    });
+  }
+  impl_->cached.assign(depth, 0);
+  return OkStatus();
+}
+
+const WeightSource& Engine::source() const {
+  return *impl_->source;
+}
+const Tokenizer& Engine::tokenizer() const {
+  return *impl_->tokenizer;
+}
+const Model& Engine::model() const {
+  return *impl_->model;
+}
+const KvCache& Engine::cache() const {
+  return *impl_->cache;
+}
+const EngineOptions& Engine::options() const {
+  return impl_->options;
+}
+int64_t Engine::cached_length() const {
+  return impl_->cached_length();
+}
+
+Result<const ChatTemplate*> Engine::chat_template() const {
+  if (!impl_->chat_template.ok()) return impl_->chat_template.status();
+  return static_cast<const ChatTemplate*>(impl_->chat_template.value().get());
+}
+
+}  // namespace lode

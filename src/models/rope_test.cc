@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Properties of the rope types; equality with transformers is checked by tests/golden.
+#include "models/rope.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace lode {
+namespace {
+
+constexpr int64_t kHeadDim = 64;
+
+RopeConfig Scaled(RopeScaling scaling, double factor, int64_t original_context) {
+  RopeConfig config;
+  config.base = 10000.0;
+  config.scaling = scaling;
+  config.factor = factor;
+  config.original_context = original_context;
+  return config;
+}
+
+TEST(RopeTest, PlainFrequenciesFallFromOneToAlmostOneOverBase) {
+  const RopeTable table(RopeConfig(), kHeadDim, 0);
+  const auto& frequencies = table.inverse_frequencies();
+  ASSERT_EQ(frequencies.size(), 32u);
+  EXPECT_FLOAT_EQ(frequencies[0], 1.0f);
+  EXPECT_FLOAT_EQ(frequencies[16], 0.01f);
+  EXPECT_FLOAT_EQ(frequencies[31], static_cast<float>(std::pow(10000.0, -62.0 / 64.0)));
+}
+
+TEST(RopeTest, LinearStretchesPositions) {
+  const RopeTable plain(RopeConfig(), kHeadDim, 0);
+  const RopeTable linear(Scaled(RopeScaling::kLinear, 8.0, 4096), kHeadDim, 32768);
+  std::vector<float> a(32), b(32), sin(32);
+  plain.Fill(100, a.data(), sin.data());
+  linear.Fill(800, b.data(), sin.data());
+  for (int i = 0; i < 32; ++i) EXPECT_NEAR(a[i], b[i], 2e-5) << i;
+}
+
+TEST(RopeTest, DynamicChangesNothingWithinTheTrainedContext) {
+  const RopeTable plain(RopeConfig(), kHeadDim, 0);
+  const RopeTable within(Scaled(RopeScaling::kDynamic, 4.0, 4096), kHeadDim, 4096);
+  const RopeTable beyond(Scaled(RopeScaling::kDynamic, 4.0, 4096), kHeadDim, 8192);
+  EXPECT_EQ(plain.inverse_frequencies(), within.inverse_frequencies());
+  EXPECT_LT(beyond.inverse_frequencies()[31], plain.inverse_frequencies()[31] / 2);
+  EXPECT_EQ(beyond.inverse_frequencies()[0], plain.inverse_frequencies()[0]);
+}
+
+TEST(RopeTest, YarnAndLlama3KeepHighAndStretchLowFrequencies) {
+  const RopeTable plain(RopeConfig(), kHeadDim, 0);
+  for (const RopeScaling scaling : {RopeScaling::kYarn, RopeScaling::kLlama3}) {
+    const RopeTable scaled(Scaled(scaling, 8.0, 8192), kHeadDim, 65536);
+    EXPECT_FLOAT_EQ(scaled.inverse_frequencies()[0], plain.inverse_frequencies()[0]);
+    EXPECT_FLOAT_EQ(scaled.inverse_frequencies()[31], plain.inverse_frequencies()[31] / 8);
+    for (int i = 1; i < 32; ++i) {
+      EXPECT_LT(scaled.inverse_frequencies()[i], scaled.inverse_frequencies()[i - 1]);
+    }
+  }
+}
+
+TEST(RopeTest, YarnScalesTheMagnitude) {
+  const RopeTable table(Scaled(RopeScaling::kYarn, 4.0, 8192), kHeadDim, 32768);
+  std::vector<float> cos(32), sin(32);
+  table.Fill(0, cos.data(), sin.data());
+  EXPECT_FLOAT_EQ(cos[0], static_cast<float>(0.1 * std::log(4.0) + 1.0));
+  EXPECT_EQ(sin[0], 0.0f);
+}
+
+TEST(RopeTest, StoredFactorsDivideTheFrequencies) {
+  RopeConfig config;
+  config.factors.assign(32, 2.0f);
+  const RopeTable plain(RopeConfig(), kHeadDim, 0);
+  const RopeTable divided(config, kHeadDim, 0);
+  for (int i = 0; i < 32; ++i) {
+    EXPECT_FLOAT_EQ(divided.inverse_frequencies()[i], plain.inverse_frequencies()[i] / 2);
+  }
+}
+
+}  // namespace
+}  // namespace lode

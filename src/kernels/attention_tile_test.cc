@@ -3,7 +3,6 @@
 #include "kernels/attention_tile.h"
 
 #include <gtest/gtest.h>
-#include <hwy/highway.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +10,8 @@
 #include <new>
 #include <random>
 #include <vector>
+
+#include "kernels/targets.h"
 
 namespace lode::kernels {
 namespace {
@@ -37,22 +38,13 @@ class Matrix {
 };
 
 // Runs each test once per target.
-class AttentionTileTest : public testing::TestWithParam<int64_t> {
- protected:
-  void SetUp() override { hwy::SetSupportedTargetsForTest(GetParam()); }
-  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
+class AttentionTileTest : public testing::TestWithParam<Target> {
+ private:
+  const ScopedTarget target_{GetParam()};
 };
 
-std::vector<int64_t> Targets() {
-  std::vector<int64_t> targets;
-  for (int64_t rest = hwy::SupportedTargets() & HWY_TARGETS; rest != 0; rest &= rest - 1) {
-    targets.push_back(rest & -rest);
-  }
-  return targets;
-}
-
-INSTANTIATE_TEST_SUITE_P(AllTargets, AttentionTileTest, testing::ValuesIn(Targets()),
-                         [](const auto& test) { return hwy::TargetName(test.param); });
+INSTANTIATE_TEST_SUITE_P(AllTargets, AttentionTileTest, testing::ValuesIn(SupportedTargets()),
+                         [](const auto& test) { return TargetName(test.param); });
 
 TEST_P(AttentionTileTest, ProductEqualsReference) {
   for (const int64_t rows : {1, 2, 3, 5, 6, 7, 12, 13, 61}) {

@@ -4,7 +4,6 @@
 #include "kv/codec.h"
 
 #include <gtest/gtest.h>
-#include <hwy/highway.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,19 +15,12 @@
 
 #include "kernels/dequantize.h"
 #include "kernels/kv_block.h"
+#include "kernels/targets.h"
 
 namespace lode {
 namespace {
 
 constexpr int64_t kTokens = KvCache::kBlockTokens;
-
-std::vector<int64_t> Targets() {
-  std::vector<int64_t> targets;
-  for (int64_t rest = hwy::SupportedTargets() & HWY_TARGETS; rest != 0; rest &= rest - 1) {
-    targets.push_back(rest & -rest);
-  }
-  return targets;
-}
 
 struct Block {
   explicit Block(int64_t bytes) : storage(static_cast<size_t>(bytes) + 64) {}
@@ -38,11 +30,8 @@ struct Block {
   std::vector<std::byte> storage;
 };
 
-class KvCodecTest : public testing::TestWithParam<std::tuple<KvDType, int64_t>> {
+class KvCodecTest : public testing::TestWithParam<std::tuple<KvDType, kernels::Target>> {
  protected:
-  void SetUp() override { hwy::SetSupportedTargetsForTest(std::get<1>(GetParam())); }
-  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
-
   const KvCodec& codec() const { return CodecFor(std::get<0>(GetParam())); }
 
   // Rows as they come back: stored as keys and as values in the given pieces, decoded.
@@ -75,15 +64,18 @@ class KvCodecTest : public testing::TestWithParam<std::tuple<KvDType, int64_t>> 
     }
     return decoded;
   }
+
+ private:
+  const kernels::ScopedTarget target_{std::get<1>(GetParam())};
 };
 
 INSTANTIATE_TEST_SUITE_P(AllTypes, KvCodecTest,
                          testing::Combine(testing::Values(KvDType::kF32, KvDType::kF16,
                                                           KvDType::kInt8),
-                                          testing::ValuesIn(Targets())),
+                                          testing::ValuesIn(kernels::SupportedTargets())),
                          [](const auto& test) {
                            return std::string(KvDTypeName(std::get<0>(test.param))) + "_" +
-                                  hwy::TargetName(std::get<1>(test.param));
+                                  kernels::TargetName(std::get<1>(test.param));
                          });
 
 std::vector<float> RandomRows(int64_t head_dim, uint32_t seed) {
@@ -124,8 +116,8 @@ TEST(KvCodecF16, EqualsTheScalarConversionOnEveryTarget) {
   const KvCodec& codec = CodecFor(KvDType::kF16);
   std::vector<float> rows = RandomRows(kHeadDim, 5);
   for (size_t i = 0; i < rows.size(); ++i) rows[i] *= std::exp2(static_cast<float>(i % 24) - 16.0f);
-  for (const int64_t target : Targets()) {
-    hwy::SetSupportedTargetsForTest(target);
+  for (const kernels::Target target : kernels::SupportedTargets()) {
+    const kernels::ScopedTarget pinned(target);
     Block block(codec.value_block_bytes(kHeadDim));
     std::vector<float> decoded(rows.size());
     codec.store_values(block.data(), kHeadDim, 0, kTokens, rows.data(), kHeadDim);
@@ -133,10 +125,9 @@ TEST(KvCodecF16, EqualsTheScalarConversionOnEveryTarget) {
     for (size_t i = 0; i < rows.size(); ++i) {
       const float clamped = std::clamp(rows[i], -65504.0f, 65504.0f);
       ASSERT_EQ(decoded[i], kernels::HalfToFloat(kernels::FloatToHalf(clamped)))
-          << rows[i] << " " << hwy::TargetName(target);
+          << rows[i] << " " << kernels::TargetName(target);
     }
   }
-  hwy::SetSupportedTargetsForTest(0);
 }
 
 TEST_P(KvCodecTest, ResultDoesNotDependOnTheCalls) {

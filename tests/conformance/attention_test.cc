@@ -7,7 +7,6 @@
 // size s has an error of about s * sqrt(head_dim) * 2^-24, and a weight the same relatively; with
 // |s| <= 30 that is 2e-5. Sums over n keys add sqrt(n) * 2^-24 at random.
 #include <gtest/gtest.h>
-#include <hwy/highway.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "attention/attention.h"
+#include "kernels/targets.h"
 #include "kv/kv_cache.h"
 
 namespace lode {
@@ -121,10 +121,7 @@ double RelativeError(const std::vector<float>& found, const std::vector<float>& 
   return error / size;
 }
 
-class AttentionTest : public testing::TestWithParam<std::string> {
- protected:
-  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
-};
+class AttentionTest : public testing::TestWithParam<std::string> {};
 
 // Every attention but the truth.
 std::vector<std::string> TestedNames() {
@@ -241,13 +238,13 @@ TEST_P(AttentionTest, EveryTarget) {
   Fixture g({.num_heads = 14, .dtype = KvDType::kInt8, .length = 700}, 4);
   const std::vector<float> truth_f = f.Run("eager", 600, 100, 100);
   const std::vector<float> truth_g = g.Run("eager", 600, 100, 100);
-  for (int64_t rest = hwy::SupportedTargets() & HWY_TARGETS; rest != 0; rest &= rest - 1) {
-    hwy::SetSupportedTargetsForTest(rest & -rest);
+  for (const kernels::Target target : kernels::SupportedTargets()) {
+    const kernels::ScopedTarget pinned(target);
     for (const int64_t chunk : {1, 100}) {
       EXPECT_LE(RelativeError(f.Run(GetParam(), 600, 100, chunk), truth_f), kTolerance)
-          << hwy::TargetName(rest & -rest);
+          << kernels::TargetName(target);
       EXPECT_LE(RelativeError(g.Run(GetParam(), 600, 100, chunk), truth_g), kTolerance)
-          << hwy::TargetName(rest & -rest);
+          << kernels::TargetName(target);
     }
   }
 }

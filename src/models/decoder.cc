@@ -38,7 +38,6 @@ Decoder::Decoder(ModelConfig config, const ModelLoadOptions& options)
       rope_local_(config_.rope_local, config_.head_dim, options.context_len) {}
 
 // --- Forward pass, in reading order
-// -------------------------------------------------------------------------------
 
 Status Decoder::Forward(const Batch& batch, KvCache& cache, Attention& attention, ThreadPool& pool,
                         float* logits) {
@@ -201,7 +200,6 @@ Status Decoder::CheckTokens(const Batch& batch) const {
 }
 
 // --- Loading
-// ------------------------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<Model>> Decoder::Load(const WeightSource& source, ModelConfig config,
                                              const ModelLoadOptions& options, ThreadPool& pool) {

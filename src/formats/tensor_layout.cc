@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "formats/quoted.h"
 
@@ -46,8 +47,10 @@ Result<uint64_t> TensorBytes(DType type, const Shape& shape) {
 }
 
 Status CheckNoOverlap(std::vector<TensorExtent>& extents) {
-  std::sort(extents.begin(), extents.end(),
-            [](const TensorExtent& a, const TensorExtent& b) { return a.begin < b.begin; });
+  // By end too, so that empty tensors come before the one that begins where they are.
+  std::sort(extents.begin(), extents.end(), [](const TensorExtent& a, const TensorExtent& b) {
+    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
+  });
   for (size_t i = 1; i < extents.size(); ++i) {
     const TensorExtent& before = extents[i - 1];
     const TensorExtent& after = extents[i];

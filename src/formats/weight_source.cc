@@ -61,6 +61,12 @@ std::string_view WeightSourceBuilder::OwnString(std::string text) {
   return *source_->owned_strings_.back();
 }
 
+void WeightSourceBuilder::OwnStrings(std::vector<std::unique_ptr<std::string>> strings) {
+  for (std::unique_ptr<std::string>& text : strings) {
+    source_->owned_strings_.push_back(std::move(text));
+  }
+}
+
 Status WeightSourceBuilder::AddTensor(std::string name, DType type, const Shape& shape,
                                       uint32_t file_index, uint64_t file_offset) {
   const MappedFile& file = source_->files_[file_index];

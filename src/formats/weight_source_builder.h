@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/mapped_file.h"
 #include "base/status.h"
@@ -25,6 +26,8 @@ class WeightSourceBuilder {
   void SetMetadata(Metadata metadata) { source_->metadata_ = std::move(metadata); }
   // The string, living as long as the source.
   std::string_view OwnString(std::string text);
+  // Takes strings that metadata points to.
+  void OwnStrings(std::vector<std::unique_ptr<std::string>> strings);
   // Adds a tensor whose bytes were checked to lie in the file. Corruption: the name exists.
   Status AddTensor(std::string name, DType type, const Shape& shape, uint32_t file_index,
                    uint64_t file_offset);

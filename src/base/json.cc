@@ -7,7 +7,9 @@
 #include "base/check.h"
 
 namespace lode {
+namespace {
 
+// Length of the UTF-8 character at the start of text, or 0 when it is ill-formed or cut short.
 int Utf8Length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t first = byte(0);
@@ -27,6 +29,8 @@ int Utf8Length(std::string_view text) {
   if (first == 0xf4 && byte(1) >= 0x90) return 0;
   return length;
 }
+
+}  // namespace
 
 std::string JsonQuote(std::string_view text) {
   constexpr char kHex[] = "0123456789abcdef";

@@ -21,10 +21,6 @@ std::string JsonQuote(std::string_view text);
 // The shortest decimal that reads back as value, whatever the locale; "null" unless finite.
 std::string JsonNumber(double value);
 
-// Length of the UTF-8 character at the start of text (1 to 4), or 0 when it is ill-formed or cut
-// short. Text must not be empty.
-int Utf8Length(std::string_view text);
-
 class JsonWriter {
  public:
   // kLines: indented. kCompact: one line, for JSON Lines.

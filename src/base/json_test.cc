@@ -45,16 +45,12 @@ TEST(JsonQuoteTest, EscapesControlAndIllFormedBytes) {
   EXPECT_EQ(JsonQuote(std::string_view("\0", 1)), "\"\\u0000\"");
 }
 
-TEST(Utf8LengthTest, FollowsRfc3629) {
-  EXPECT_EQ(Utf8Length("a"), 1);
-  EXPECT_EQ(Utf8Length("é"), 2);
-  EXPECT_EQ(Utf8Length("模"), 3);
-  EXPECT_EQ(Utf8Length("🙂"), 4);
-  EXPECT_EQ(Utf8Length("\xc0\x80"), 0);          // overlong
-  EXPECT_EQ(Utf8Length("\xe0\x80\x80"), 0);      // overlong
-  EXPECT_EQ(Utf8Length("\xed\xa0\x80"), 0);      // surrogate
-  EXPECT_EQ(Utf8Length("\xf4\x90\x80\x80"), 0);  // above U+10FFFF
-  EXPECT_EQ(Utf8Length("\x80"), 0);
+TEST(JsonQuoteTest, FollowsRfc3629) {
+  const std::string bad = "\xef\xbf\xbd";
+  EXPECT_EQ(JsonQuote("\xc0\x80"), '"' + bad + bad + '"');            // overlong
+  EXPECT_EQ(JsonQuote("\xe0\x80\x80"), '"' + bad + bad + bad + '"');  // overlong
+  EXPECT_EQ(JsonQuote("\xed\xa0\x80"), '"' + bad + bad + bad + '"');  // surrogate
+  EXPECT_EQ(JsonQuote("\xf4\x90\x80\x80"), '"' + bad + bad + bad + bad + '"');
 }
 
 }  // namespace

@@ -19,7 +19,9 @@ struct Command {
 };
 
 constexpr Command kCommands[] = {
+    {"pull", "Fetch a model by name", RunPull},
     {"inspect", "Show what a model file holds", RunInspect},
+    {"tokenize", "Show the tokens of a text", RunTokenize},
 };
 
 constexpr char kExamples[] =

@@ -11,6 +11,8 @@
 namespace lode::cli {
 
 Status RunInspect(Console& console, const ArgList& list);
+Status RunPull(Console& console, const ArgList& list);
+Status RunTokenize(Console& console, const ArgList& list);
 
 }  // namespace lode::cli
 

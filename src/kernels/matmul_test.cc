@@ -15,6 +15,7 @@
 #include "kernels/dequantize.h"
 #include "kernels/packed_layout.h"
 #include "kernels/reference.h"
+#include "kernels/targets.h"
 
 namespace lode::kernels {
 namespace {
@@ -182,18 +183,109 @@ TEST_P(EveryPackedType, ReferenceInt8IsWithinHalfAPercentOfDouble) {
   EXPECT_LE(std::sqrt(error / magnitude), 0.01);  // rounding of x to 8 bits: about 0.6 %
 }
 
-TEST_P(EveryPackedType, EqualsTheReferenceAtOddSizes) {
+// Products and sums are separate roundings there: close to the reference, not equal.
+bool LacksFusedMultiplyAdd(Target target) {
+  return TargetName(target).starts_with("S");
+}
+
+void ExpectEqualsReference(const Packed& m, ActivationType type, int64_t tokens, bool exact) {
+  const int64_t cols = m.weights.cols;
+  const std::vector<float> x = RandomFloats(static_cast<size_t>(tokens * cols), 17);
+  AlignedBytes prepared(tokens * ActivationRowBytes(m.weights.type, type, cols));
+  PrepareActivations(m.weights.type, type, x.data(), cols, tokens, cols, prepared.data);
+  const std::vector<float> got = RunMatMul(m.weights, type, prepared.data, tokens, false);
+  const std::vector<float> want = RunMatMul(m.weights, type, prepared.data, tokens, true);
+  if (exact) {
+    ASSERT_EQ(got, want);
+  } else {
+    float largest = 0;
+    for (float v : want) largest = std::max(largest, std::fabs(v));
+    ASSERT_THAT(got, ::testing::Pointwise(::testing::FloatNear(2e-5f * largest), want));
+  }
+}
+
+TEST_P(EveryPackedType, EqualsTheReferenceAtOddSizesOnEveryTarget) {
+  const std::vector<std::pair<int64_t, int64_t>> shapes = {
+      {1, 256}, {16, 256}, {37, 768}, {40, 2304}};
+  for (auto [rows, cols] : shapes) {
+    const Packed m(GetParam(), rows, cols, 16);
+    for (ActivationType type : {ActivationType::kF32, ActivationType::kInt8}) {
+      for (Target target : SupportedTargets()) {
+        const ScopedTarget scoped(target);
+        for (int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 33}) {
+          SCOPED_TRACE(::testing::Message() << TargetName(target) << " " << rows << " x " << cols
+                                            << ", " << tokens << " tokens");
+          ExpectEqualsReference(m, type, tokens, !LacksFusedMultiplyAdd(target));
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EveryPackedType, ATokenDoesNotDependOnTheBatchNorOnTheSplit) {
+  const int64_t rows = 70, cols = 1280, tokens = 150;  // more than one token block
+  const Packed m(GetParam(), rows, cols, 30);
+  const std::vector<float> x = RandomFloats(static_cast<size_t>(tokens * cols), 31);
   for (ActivationType type : {ActivationType::kF32, ActivationType::kInt8}) {
-    for (auto [rows, cols] :
-         {std::pair<int64_t, int64_t>{1, 256}, {16, 256}, {37, 768}, {48, 2304}}) {
-      const Packed m(GetParam(), rows, cols, 16);
-      for (int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 33}) {
-        const std::vector<float> x = RandomFloats(static_cast<size_t>(tokens * cols), 17);
-        AlignedBytes prepared(tokens * ActivationRowBytes(GetParam(), type, cols));
-        PrepareActivations(GetParam(), type, x.data(), cols, tokens, cols, prepared.data);
-        ASSERT_EQ(RunMatMul(m.weights, type, prepared.data, tokens, false),
-                  RunMatMul(m.weights, type, prepared.data, tokens, true))
-            << rows << " x " << cols << ", " << tokens << " tokens";
+    const int64_t row_bytes = ActivationRowBytes(GetParam(), type, cols);
+    AlignedBytes prepared(tokens * row_bytes);
+    PrepareActivations(GetParam(), type, x.data(), cols, tokens, cols, prepared.data);
+    const std::vector<float> all = RunMatMul(m.weights, type, prepared.data, tokens, false);
+    AlignedBytes scratch(MatMulScratchBytes(GetParam(), cols));
+    for (int64_t t : {0, 1, 127, 128, 149}) {
+      std::vector<float> one(static_cast<size_t>(rows));
+      for (int64_t g = 0; g < m.weights.num_groups(); ++g) {
+        MatMul(m.weights, type, prepared.data + t * row_bytes, 1, g, g + 1, one.data(), rows,
+               scratch.data);
+      }
+      const auto begin = all.begin() + t * rows;
+      ASSERT_EQ(one, std::vector<float>(begin, begin + rows)) << "token " << t;
+    }
+  }
+}
+
+TEST(MatMulTest, FloatWeightsTakeAnyNumberOfColumns) {
+  for (DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (int64_t cols : {1, 3, 31, 33, 300}) {
+      const Packed m(type, 21, cols, 32);
+      for (int64_t tokens : {1, 5}) {
+        ExpectEqualsReference(m, ActivationType::kF32, tokens, false);
+      }
+    }
+  }
+}
+
+// The largest sums that 16-bit accumulators must hold: extreme codes times extreme activations.
+TEST(MatMulTest, ExtremeCodesAreExactOnEveryTarget) {
+  for (DType type :
+       {DType::kQ8_0, DType::kQ4_0, DType::kQ5_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+    for (int fill : {0x00, 0x80, 0x7F, 0xFF}) {
+      Packed m(type, 16, 256, 33);
+      // Every byte of codes, scales and minima gets the extreme pattern; the halves stay finite.
+      for (size_t i = 0; i < m.source.size(); ++i) {
+        const size_t at = i % static_cast<size_t>(Traits(type).block_bytes);
+        const bool half = type == DType::kQ6_K                           ? at >= 208
+                          : type == DType::kQ4_K || type == DType::kQ5_K ? at < 4
+                                                                         : at < 2;
+        if (!half) m.source[i] = static_cast<std::byte>(fill);
+      }
+      PackRowGroups(type, m.source.data(), 16, 256, 0, 1, m.bytes.data);
+      for (float sign : {1.0f, -1.0f}) {
+        const std::vector<float> x(256, sign);
+        AlignedBytes prepared(ActivationRowBytes(type, ActivationType::kInt8, 256));
+        PrepareActivations(type, ActivationType::kInt8, x.data(), 256, 1, 256, prepared.data);
+        const std::vector<float> want =
+            RunMatMul(m.weights, ActivationType::kInt8, prepared.data, 1, true);
+        for (Target target : SupportedTargets()) {
+          const ScopedTarget scoped(target);
+          const std::vector<float> got =
+              RunMatMul(m.weights, ActivationType::kInt8, prepared.data, 1, false);
+          for (size_t r = 0; r < 16; ++r) {
+            ASSERT_NEAR(got[r], want[r], std::fabs(want[r]) * 1e-5f)
+                << TargetName(target) << Traits(type).name << fill;
+          }
+        }
       }
     }
   }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 #include "base/check.h"
 #include "kernels/dequantize.h"
@@ -115,31 +114,36 @@ const std::byte* GroupOf(const PackedWeights& weights, int64_t row) {
   return weights.data + row / kRowGroup * PackedGroupBytes(weights.type, weights.cols);
 }
 
-float DotInt8(const std::vector<RowBlock>& row, bool has_min, const ActivationBlock* x) {
-  float sum = 0;
-  for (size_t b = 0; b < row.size(); ++b) {
-    const RowBlock& w = row[b];
-    int32_t dots[2] = {};
-    for (int c = 0; c < 32; ++c) dots[c / 16] += (w.q[c] - w.offset) * x[b].q[c];
-    const int32_t dot = w.sub_scale[0] * dots[0] + w.sub_scale[1] * dots[1];
-    sum = std::fma(static_cast<float>(dot), w.scale * x[b].d, sum);
-    if (!has_min) continue;
-    const float min = std::fma(-static_cast<float>(w.offset), w.scale, w.min);
-    sum = std::fma(-min, x[b].d_sum, sum);
-  }
-  return sum;
+// Adds columns 32b..32b+31 of a row times a token to the token's sum.
+float AddBlockInt8(const RowBlock& w, bool has_min, const ActivationBlock& x, float sum) {
+  int32_t dots[2] = {};
+  for (int c = 0; c < 32; ++c) dots[c / 16] += (w.q[c] - w.offset) * x.q[c];
+  const int32_t dot = w.sub_scale[0] * dots[0] + w.sub_scale[1] * dots[1];
+  sum = std::fma(static_cast<float>(dot), w.scale * x.d, sum);
+  if (!has_min) return sum;
+  const float min = std::fma(-static_cast<float>(w.offset), w.scale, w.min);
+  return std::fma(-min, x.d_sum, sum);
 }
 
-float DotF32(const float* w, const float* x, int64_t cols) {
-  float sum = 0;
-  for (int64_t b = 0; b < cols; b += kBlockCols) {
-    float partial = 0;
-    for (int64_t c = b; c < std::min(cols, b + kBlockCols); ++c) {
-      partial = std::fma(w[c], x[c], partial);
-    }
-    sum += partial;
+float AddBlockF32(const float* w, const float* x, int64_t cols, float sum) {
+  float partial = 0;
+  for (int64_t c = 0; c < cols; ++c) partial = std::fma(w[c], x[c], partial);
+  return sum + partial;
+}
+
+// Columns [first, first + cols) of a row, at most 32 of one block, as f32.
+void DecodeColumns(const PackedWeights& weights, int64_t row, int64_t first, int64_t cols,
+                   float* out) {
+  const std::byte* group = GroupOf(weights, row);
+  const int64_t r = row % kRowGroup;
+  if (IsFloatType(weights.type)) {
+    for (int64_t c = 0; c < cols; ++c) out[c] = DecodeFloat(weights.type, group, first + c, r);
+    return;
   }
-  return sum;
+  const RowBlock w = DecodeRowBlock(weights.type, group, first / kBlockCols, r);
+  for (int64_t c = 0; c < cols; ++c) {
+    out[c] = std::fma(w.scale, static_cast<float>(w.sub_scale[c / 16] * w.q[c]), -w.min);
+  }
 }
 
 void QuantiseBlock(const float* x, ActivationBlock* out) {
@@ -170,19 +174,8 @@ void QuantiseBlock(const float* x, ActivationBlock* out) {
 }  // namespace
 
 void ReferenceUnpackRow(const PackedWeights& weights, int64_t row, float* out) {
-  const std::byte* group = GroupOf(weights, row);
-  if (IsFloatType(weights.type)) {
-    for (int64_t c = 0; c < weights.cols; ++c) {
-      out[c] = DecodeFloat(weights.type, group, c, row % kRowGroup);
-    }
-    return;
-  }
-  for (int64_t b = 0; b < weights.cols / kBlockCols; ++b) {
-    const RowBlock w = DecodeRowBlock(weights.type, group, b, row % kRowGroup);
-    for (int c = 0; c < 32; ++c) {
-      out[b * kBlockCols + c] =
-          std::fma(w.scale, static_cast<float>(w.sub_scale[c / 16] * w.q[c]), -w.min);
-    }
+  for (int64_t c = 0; c < weights.cols; c += kBlockCols) {
+    DecodeColumns(weights, row, c, std::min(kBlockCols, weights.cols - c), out + c);
   }
 }
 
@@ -204,19 +197,25 @@ void ReferenceMatMul(const PackedWeights& weights, ActivationType type,
   const bool f32 = type == ActivationType::kF32 || IsFloatType(weights.type);
   const bool has_min = weights.type == DType::kQ4_K || weights.type == DType::kQ5_K;
   const int64_t row_end = std::min(weights.rows, group_end * kRowGroup);
-  std::vector<float> decoded(static_cast<size_t>(f32 ? weights.cols : 0));
-  std::vector<RowBlock> blocks(static_cast<size_t>(f32 ? 0 : weights.cols / kBlockCols));
   for (int64_t row = group_begin * kRowGroup; row < row_end; ++row) {
-    if (f32) ReferenceUnpackRow(weights, row, decoded.data());
-    for (size_t b = 0; b < blocks.size(); ++b) {
-      blocks[b] = DecodeRowBlock(weights.type, GroupOf(weights, row), static_cast<int64_t>(b),
-                                 row % kRowGroup);
-    }
-    for (int64_t t = 0; t < num_tokens; ++t) {
-      const std::byte* x = activations + t * stride;
-      out[t * out_stride + row] =
-          f32 ? DotF32(decoded.data(), reinterpret_cast<const float*>(x), weights.cols)
-              : DotInt8(blocks, has_min, reinterpret_cast<const ActivationBlock*>(x));
+    for (int64_t t = 0; t < num_tokens; ++t) out[t * out_stride + row] = 0;
+    for (int64_t c = 0; c < weights.cols; c += kBlockCols) {
+      const int64_t block = c / kBlockCols;
+      const int64_t cols = std::min(kBlockCols, weights.cols - c);
+      float decoded[kBlockCols];
+      RowBlock w;
+      if (f32) {
+        DecodeColumns(weights, row, c, cols, decoded);
+      } else {
+        w = DecodeRowBlock(weights.type, GroupOf(weights, row), block, row % kRowGroup);
+      }
+      for (int64_t t = 0; t < num_tokens; ++t) {
+        const std::byte* x = activations + t * stride;
+        float& sum = out[t * out_stride + row];
+        sum =
+            f32 ? AddBlockF32(decoded, reinterpret_cast<const float*>(x) + c, cols, sum)
+                : AddBlockInt8(w, has_min, reinterpret_cast<const ActivationBlock*>(x)[block], sum);
+      }
     }
   }
 }

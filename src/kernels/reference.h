@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scalar truth for the kernels: plain loops that state the arithmetic, used by tests only.
+// Scalar truth for the kernels: plain loops that state the arithmetic. Tests compare with them, and
+// CPUs without a vector unit that we know run them.
 //
 // The matrix kernels must equal these bit for bit on every target with fused multiply-add: integer
 // dot products are exact whatever their order, and the f32 operations are those written here, in

@@ -1,0 +1,538 @@
+// SPDX-License-Identifier: Apache-2.0
+// The matrix kernels, generic over the weight format and the Highway target.
+//
+// A Format opens one block of 32 columns of a row group and yields its codes, four columns at a
+// time, and its scales, as vectors of rows. DotBlocks multiplies blocks with up to kMaxTokens
+// tokens; it reads either packed weights (one token: each weight is used once, so it is unpacked in
+// registers) or a tile of codes unpacked beforehand (several tokens). Both do the same arithmetic
+// in the same order, stated in reference.cc, so a token's result does not depend on its companions.
+//
+// A Format has:
+//   Packed            its struct in packed_layout.h, kBlocks blocks of 32 columns each
+//   kOffset           what the codes exceed the signed weight by (0, 8, 16 or 32)
+//   kSigned           codes are signed bytes (Q8_0)
+//   kHasMin           a minimum per 32 columns is subtracted
+//   kHasSubScales     8-bit integer scales per 16 columns (Q6_K)
+//   Block, Open(group, b), Codes<S>(block, v), Scale(block, v), and Min / SubScales if it has them
+#if defined(LODE_KERNELS_MATMUL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LODE_KERNELS_MATMUL_INL_H_
+#undef LODE_KERNELS_MATMUL_INL_H_
+#else
+#define LODE_KERNELS_MATMUL_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "hwy/cache_control.h"
+#include "kernels/dot-inl.h"
+#include "kernels/matmul_task.h"
+#include "kernels/packed_layout.h"
+#include "kernels/reference.h"
+
+#if HWY_TARGET == HWY_SCALAR
+
+// Without vectors: the reference. Formats need only be declared.
+HWY_BEFORE_NAMESPACE();
+namespace lode::kernels {
+namespace HWY_NAMESPACE {
+
+template <class F>
+struct Int8Kernel {
+  static constexpr ActivationType kActivations = ActivationType::kInt8;
+};
+template <class F>
+struct F32Kernel {
+  static constexpr ActivationType kActivations = ActivationType::kF32;
+};
+template <class Columns>
+struct FloatKernel : F32Kernel<Columns> {};
+
+template <class Kernel>
+HWY_INLINE void RunMatMul(const MatMulTask& task) {
+  ReferenceMatMul(task.weights, Kernel::kActivations, task.activations, task.num_tokens,
+                  task.group_begin, task.group_end, task.out, task.out_stride);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace lode::kernels
+HWY_AFTER_NAMESPACE();
+
+#else  // HWY_TARGET == HWY_SCALAR
+
+HWY_BEFORE_NAMESPACE();
+namespace lode::kernels {
+namespace HWY_NAMESPACE {
+
+using Steps = std::make_index_sequence<8>;  // of four columns, in a block
+
+// --- Tiles: blocks unpacked to one byte a code and f32 scales ---
+
+// 64-byte rows of a tile block: codes of the eight steps, f32 scales, then f32 minima or two rows
+// of sub-scales.
+template <class F>
+inline constexpr int64_t kTileBlockBytes =
+    (9 + (F::kHasMin ? 1 : 0) + (F::kHasSubScales ? 2 : 0)) * 64;
+
+// The Format that reads what UnpackTile<F> wrote.
+template <class F>
+struct Tile {
+  static constexpr int kOffset = F::kOffset;
+  static constexpr bool kSigned = F::kSigned;
+  static constexpr bool kHasMin = F::kHasMin;
+  static constexpr bool kHasSubScales = F::kHasSubScales;
+  static constexpr bool kPrefetch = false;
+  using Block = const uint8_t*;
+
+  static HWY_INLINE Block Open(const std::byte* tile, int64_t b) {
+    return reinterpret_cast<Block>(tile) + b * kTileBlockBytes<F>;
+  }
+  template <size_t S>
+  static HWY_INLINE VU8 Codes(Block block, size_t v) {
+    return LoadRow(block, S, v);
+  }
+  static HWY_INLINE VF32 Scale(Block block, size_t v) {
+    return hn::BitCast(DF32(), LoadRow(block, 8, v));
+  }
+  static HWY_INLINE VF32 AdjustedMin(Block block, VF32 /*scale*/, size_t v) {
+    return hn::BitCast(DF32(), LoadRow(block, 9, v));
+  }
+  static HWY_INLINE Accumulator SubScales(Block block, size_t half, size_t v) {
+    return hn::BitCast(hn::DFromV<Accumulator>(), LoadRow(block, 9 + half, v));
+  }
+
+ private:
+  static HWY_INLINE VU8 LoadRow(Block block, size_t row, size_t v) {
+    return hn::Load(DU8(), block + row * 64 + v * kVectorBytes);
+  }
+};
+
+// Reads packed weights in place.
+template <class F>
+struct InPlace : F {
+  static constexpr bool kPrefetch = true;
+  // The dot products use code - kOffset, also when there is a minimum: it absorbs the offset.
+  static HWY_INLINE VF32 AdjustedMin(const typename F::Block& block, VF32 scale, size_t v) {
+    if constexpr (F::kOffset == 0) return F::Min(block, v);
+    return hn::NegMulAdd(hn::Set(DF32(), static_cast<float>(F::kOffset)), scale, F::Min(block, v));
+  }
+};
+
+template <class V>
+HWY_INLINE void StoreRow(V x, uint8_t* block, size_t row, size_t v) {
+  hn::Store(hn::BitCast(DU8(), x), DU8(), block + row * 64 + v * kVectorBytes);
+}
+
+template <class F, size_t... S>
+HWY_INLINE void UnpackBlock(const typename F::Block& block, uint8_t* out,
+                            std::index_sequence<S...>) {
+  LODE_UNROLL
+  for (size_t v = 0; v < kVectors; ++v) {
+    (StoreRow(F::template Codes<S>(block, v), out, S, v), ...);
+    const VF32 scale = F::Scale(block, v);
+    StoreRow(scale, out, 8, v);
+    if constexpr (F::kHasMin) StoreRow(InPlace<F>::AdjustedMin(block, scale, v), out, 9, v);
+    if constexpr (F::kHasSubScales) {
+      StoreRow(F::SubScales(block, 0, v), out, 9, v);
+      StoreRow(F::SubScales(block, 1, v), out, 10, v);
+    }
+  }
+}
+
+template <class F>
+HWY_INLINE void UnpackTile(const std::byte* group, int64_t begin, int64_t end, std::byte* tile) {
+  uint8_t* out = reinterpret_cast<uint8_t*>(tile);
+  for (int64_t b = begin; b < end; ++b, out += kTileBlockBytes<F>) {
+    UnpackBlock<F>(F::Open(group, b), out, Steps());
+  }
+}
+
+// --- int8 dot products ---
+
+template <int kTokens>
+struct TokenBlocks {  // the same block of kTokens tokens
+  const std::byte* first;
+  int64_t stride;
+  HWY_INLINE const ActivationBlock& operator[](int t) const {
+    return *reinterpret_cast<const ActivationBlock*>(first + t * stride);
+  }
+};
+
+// One step: four columns of all rows and tokens.
+template <class F, int kTokens, size_t S>
+HWY_INLINE void Step(const typename F::Block& block, const TokenBlocks<kTokens>& x,
+                     Accumulator (&sums)[kTokens][kVectors]) {
+  VU8 w[kVectors];
+  LODE_UNROLL
+  for (size_t v = 0; v < kVectors; ++v) w[v] = F::template Codes<S>(block, v);
+  LODE_UNROLL
+  for (int t = 0; t < kTokens; ++t) {
+    const VI8 a = BroadcastColumns(x[t].q + 4 * S);
+    LODE_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) sums[t][v] = Accumulate(sums[t][v], w[v], a);
+  }
+}
+
+template <class F, int kTokens, size_t S>
+HWY_INLINE void StepSigned(const typename F::Block& block, const TokenBlocks<kTokens>& x,
+                           VI32 (&sums)[kTokens][kVectors]) {
+  LODE_UNROLL
+  for (size_t v = 0; v < kVectors; ++v) {
+    const SignedColumns w = PrepareSigned(hn::BitCast(DI8(), F::template Codes<S>(block, v)));
+    LODE_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      sums[t][v] = AccumulateSigned(sums[t][v], w, BroadcastColumns(x[t].q + 4 * S));
+    }
+  }
+}
+
+template <class F, int kTokens>
+HWY_INLINE void StartSums(const TokenBlocks<kTokens>& x, size_t half,
+                          Accumulator (&sums)[kTokens][kVectors]) {
+  LODE_UNROLL
+  for (int t = 0; t < kTokens; ++t) {
+    Accumulator start = ZeroAccumulator();
+    if constexpr (F::kOffset == 8) {
+      start = CorrectedAccumulator(hn::ShiftRight<1>(BroadcastPair(x[t].correction16)));
+    } else if constexpr (F::kOffset == 16) {
+      start = CorrectedAccumulator(BroadcastPair(x[t].correction16));
+    } else if constexpr (F::kOffset == 32) {
+      start = CorrectedAccumulator(BroadcastPair(x[t].correction32[half]));
+    }
+    LODE_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) sums[t][v] = start;
+  }
+}
+
+// Dot products of 16 columns, times their sub-scales.
+template <class F, int kTokens, size_t kHalf, size_t... S>
+HWY_INLINE void HalfBlockDots(const typename F::Block& block, const TokenBlocks<kTokens>& x,
+                              VI32 (&dots)[kTokens][kVectors], std::index_sequence<S...>) {
+  Accumulator sums[kTokens][kVectors];
+  StartSums<F, kTokens>(x, kHalf, sums);
+  (Step<F, kTokens, 4 * kHalf + S>(block, x, sums), ...);
+  LODE_UNROLL
+  for (size_t v = 0; v < kVectors; ++v) {
+    const Accumulator scales = F::SubScales(block, kHalf, v);
+    LODE_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      const VI32 dot = FinishScaled(sums[t][v], scales);
+      dots[t][v] = kHalf == 0 ? dot : hn::Add(dots[t][v], dot);
+    }
+  }
+}
+
+// dots[t][v] = exact integer dot products of a block (times the sub-scales, if any).
+template <class F, int kTokens, size_t... S>
+HWY_INLINE void BlockDots(const typename F::Block& block, const TokenBlocks<kTokens>& x,
+                          VI32 (&dots)[kTokens][kVectors], std::index_sequence<S...>) {
+  if constexpr (F::kSigned) {
+    LODE_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      LODE_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) dots[t][v] = StartSigned(x[t].correction16);
+    }
+    (StepSigned<F, kTokens, S>(block, x, dots), ...);
+  } else if constexpr (F::kHasSubScales) {
+    HalfBlockDots<F, kTokens, 0>(block, x, dots, std::make_index_sequence<4>());
+    HalfBlockDots<F, kTokens, 1>(block, x, dots, std::make_index_sequence<4>());
+  } else {
+    Accumulator sums[kTokens][kVectors];
+    StartSums<F, kTokens>(x, 0, sums);
+    (Step<F, kTokens, S>(block, x, sums), ...);
+    LODE_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      LODE_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) dots[t][v] = Finish(sums[t][v]);
+    }
+  }
+}
+
+// Decoding runs at the speed of memory: the stream is read this far ahead of its use.
+inline constexpr int64_t kPrefetchBytes = 2048;
+
+// sums[t][16 rows] += blocks [begin, end) of one row group times kTokens tokens. F reads `weights`;
+// x is block `begin` of the first token.
+template <class F, int kTokens>
+HWY_INLINE void DotBlocks(const std::byte* weights, int64_t begin, int64_t end, const std::byte* x,
+                          int64_t x_stride, float* HWY_RESTRICT sums) {
+  // With several tokens the registers are needed for the integer sums.
+  constexpr bool kInRegisters = kTokens == 1 || kVectors == 1;
+  const DF32 df;
+  VF32 total[kTokens][kVectors];
+  LODE_UNROLL
+  for (int t = 0; t < kTokens; ++t) {
+    LODE_UNROLL
+    for (size_t v = 0; v < kVectors; ++v)
+      total[t][v] = hn::Load(df, sums + t * 16 + v * kRowsPerVector);
+  }
+  for (int64_t b = begin; b < end; ++b, x += sizeof(ActivationBlock)) {
+    const typename F::Block block = F::Open(weights, b);
+    if constexpr (F::kPrefetch) {
+      constexpr int64_t kBytes = sizeof(typename F::Packed) / F::kBlocks;
+      const std::byte* ahead = weights + b * kBytes + kPrefetchBytes;
+      for (int64_t i = 0; i < kBytes; i += 64) hwy::Prefetch(ahead + i);
+    }
+    const TokenBlocks<kTokens> tokens{x, x_stride};
+    VI32 dots[kTokens][kVectors];
+    BlockDots<F, kTokens>(block, tokens, dots, Steps());
+    LODE_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) {
+      const VF32 scale = F::Scale(block, v);
+      VF32 min = hn::Zero(df);
+      if constexpr (F::kHasMin) min = F::AdjustedMin(block, scale, v);
+      LODE_UNROLL
+      for (int t = 0; t < kTokens; ++t) {
+        float* sum_at = sums + t * 16 + v * kRowsPerVector;
+        VF32 sum = kInRegisters ? total[t][v] : hn::Load(df, sum_at);
+        const VF32 scales = hn::Mul(scale, hn::Set(df, tokens[t].d));
+        sum = hn::MulAdd(hn::ConvertTo(df, dots[t][v]), scales, sum);
+        if constexpr (F::kHasMin) sum = hn::NegMulAdd(min, hn::Set(df, tokens[t].d_sum), sum);
+        total[t][v] = sum;
+        if constexpr (!kInRegisters) hn::Store(sum, df, sum_at);
+      }
+    }
+  }
+  if constexpr (kInRegisters) {
+    LODE_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      LODE_UNROLL
+      for (size_t v = 0; v < kVectors; ++v)
+        hn::Store(total[t][v], df, sums + t * 16 + v * kRowsPerVector);
+    }
+  }
+}
+
+// --- f32 dot products ---
+
+// Weights as f32, [columns][16 rows].
+struct F32Columns {
+  static constexpr int64_t kBytes = 4;
+  static HWY_INLINE VF32 Load(const std::byte* weights, int64_t c, size_t v) {
+    return hn::LoadU(DF32(), reinterpret_cast<const float*>(weights) + c * 16 + v * kRowsPerVector);
+  }
+};
+
+// sums[t][16 rows] += columns [begin, end) times kTokens tokens, in blocks of 32 columns.
+template <class Columns, int kTokens, bool kPrefetch>
+HWY_INLINE void DotColumns(const std::byte* weights, int64_t begin, int64_t end, const float* x,
+                           int64_t x_stride, float* HWY_RESTRICT sums) {
+  const DF32 df;
+  for (int64_t block = begin; block < end; block += kBlockCols) {
+    const int64_t block_end = std::min(end, block + kBlockCols);
+    VF32 partial[kTokens][kVectors];
+    LODE_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      LODE_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) partial[t][v] = hn::Zero(df);
+    }
+    for (int64_t c = block; c < block_end; ++c) {
+      if constexpr (kPrefetch) {
+        hwy::Prefetch(weights + c * kRowGroup * Columns::kBytes + kPrefetchBytes);
+      }
+      VF32 w[kVectors];
+      LODE_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) w[v] = Columns::Load(weights, c, v);
+      LODE_UNROLL
+      for (int t = 0; t < kTokens; ++t) {
+        const VF32 a = hn::Set(df, x[t * x_stride + c]);
+        LODE_UNROLL
+        for (size_t v = 0; v < kVectors; ++v) partial[t][v] = hn::MulAdd(w[v], a, partial[t][v]);
+      }
+    }
+    LODE_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      LODE_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) {
+        float* sum = sums + t * 16 + v * kRowsPerVector;
+        hn::Store(hn::Add(hn::Load(df, sum), partial[t][v]), df, sum);
+      }
+    }
+  }
+}
+
+// Columns 4S + j of a block as f32, exactly (tile: [32 columns][16 rows]).
+template <class F, size_t S>
+HWY_INLINE void DecodeStep(const typename F::Block& block, VF32 scale, VF32 min, size_t v,
+                           float* tile) {
+  const DI32 di;
+  const DF32 df;
+  const VI32 codes = hn::BitCast(di, F::template Codes<S>(block, v));
+  const VI32 columns[4] = {hn::ShiftLeft<24>(codes), hn::ShiftLeft<16>(codes),
+                           hn::ShiftLeft<8>(codes), codes};
+  LODE_UNROLL
+  for (size_t j = 0; j < 4; ++j) {
+    // Codes are below 128 unless they are signed bytes.
+    VI32 q = hn::ShiftRight<24>(columns[j]);
+    if constexpr (!F::kSigned && !F::kHasMin) q = hn::Sub(q, hn::Set(di, F::kOffset));
+    VF32 w = hn::ConvertTo(df, q);
+    if constexpr (F::kHasSubScales) w = hn::Mul(w, F::SubScaleFloats(block, S / 4, v));
+    w = F::kHasMin ? hn::MulSub(w, scale, min) : hn::Mul(w, scale);
+    hn::Store(w, df, tile + (4 * S + j) * 16 + v * kRowsPerVector);
+  }
+}
+
+template <class F, size_t... S>
+HWY_INLINE void DecodeBlock(const typename F::Block& block, float* tile,
+                            std::index_sequence<S...>) {
+  for (size_t v = 0; v < kVectors; ++v) {
+    const VF32 scale = F::Scale(block, v);
+    VF32 min = hn::Zero(DF32());
+    if constexpr (F::kHasMin) min = F::Min(block, v);
+    (DecodeStep<F, S>(block, scale, min, v, tile), ...);
+  }
+}
+
+// --- Loops over row groups, tiles and tokens ---
+
+HWY_INLINE void StoreRows(const float* sums, const MatMulTask& task, int64_t group, int64_t token) {
+  const int64_t first = group * kRowGroup;
+  const size_t rows = static_cast<size_t>(std::min(kRowGroup, task.weights.rows - first));
+  std::memcpy(task.out + token * task.out_stride + first, sums, rows * sizeof(float));
+}
+
+// Kernels: Unpack(group, begin, end, tile) returns the weights for Dot<kTokens>(weights, begin,
+// end, x, x_stride, sums), begin and end in columns.
+template <class F>
+struct Int8Kernel {
+  static constexpr int64_t kTileCols = kTileBytes / kTileBlockBytes<F> * kBlockCols;
+
+  static HWY_INLINE void DotInPlace(const MatMulTask& task, const std::byte* group, float* sums) {
+    DotBlocks<InPlace<F>, 1>(group, 0, task.weights.cols / kBlockCols, task.activations, 0, sums);
+  }
+  static HWY_INLINE const std::byte* Unpack(const std::byte* group, int64_t begin, int64_t end,
+                                            std::byte* tile) {
+    UnpackTile<F>(group, begin / kBlockCols, end / kBlockCols, tile);
+    return tile;
+  }
+  template <int kTokens>
+  static HWY_INLINE void Dot(const std::byte* tile, int64_t begin, int64_t end, const std::byte* x,
+                             int64_t x_stride, float* sums) {
+    const std::byte* first = x + begin / kBlockCols * static_cast<int64_t>(sizeof(ActivationBlock));
+    DotBlocks<Tile<F>, kTokens>(tile, 0, (end - begin) / kBlockCols, first, x_stride, sums);
+  }
+};
+
+// A tile of f32 columns [begin, end) times kTokens tokens.
+template <int kTokens>
+HWY_INLINE void F32Dot(const std::byte* tile, int64_t begin, int64_t end, const std::byte* x,
+                       int64_t x_stride, float* sums) {
+  DotColumns<F32Columns, kTokens, false>(tile, 0, end - begin,
+                                         reinterpret_cast<const float*>(x) + begin,
+                                         x_stride / static_cast<int64_t>(sizeof(float)), sums);
+}
+
+// Quantised weights with f32 activations.
+template <class F>
+struct F32Kernel {
+  static constexpr int64_t kTileCols = 256;
+
+  static HWY_INLINE void DotInPlace(const MatMulTask& task, const std::byte* group, float* sums) {
+    for (int64_t c = 0; c < task.weights.cols; c += kTileCols) {
+      const int64_t end = std::min(task.weights.cols, c + kTileCols);
+      Dot<1>(Unpack(group, c, end, task.scratch), c, end, task.activations, 0, sums);
+    }
+  }
+  static HWY_INLINE const std::byte* Unpack(const std::byte* group, int64_t begin, int64_t end,
+                                            std::byte* tile) {
+    float* out = reinterpret_cast<float*>(tile);
+    for (int64_t c = begin; c < end; c += kBlockCols, out += kBlockCols * kRowGroup) {
+      DecodeBlock<F>(F::Open(group, c / kBlockCols), out, Steps());
+    }
+    return tile;
+  }
+  template <int kTokens>
+  static HWY_INLINE void Dot(const std::byte* tile, int64_t begin, int64_t end, const std::byte* x,
+                             int64_t x_stride, float* sums) {
+    F32Dot<kTokens>(tile, begin, end, x, x_stride, sums);
+  }
+};
+
+// Float weights.
+template <class Columns>
+struct FloatKernel {
+  static constexpr int64_t kTileCols = 256;
+
+  static HWY_INLINE void DotInPlace(const MatMulTask& task, const std::byte* group, float* sums) {
+    DotColumns<Columns, 1, true>(group, 0, task.weights.cols,
+                                 reinterpret_cast<const float*>(task.activations), 0, sums);
+  }
+  static HWY_INLINE const std::byte* Unpack(const std::byte* group, int64_t begin, int64_t end,
+                                            std::byte* tile) {
+    float* out = reinterpret_cast<float*>(tile);
+    for (int64_t c = begin; c < end; ++c, out += kRowGroup) {
+      for (size_t v = 0; v < kVectors; ++v) {
+        hn::Store(Columns::Load(group, c, v), DF32(), out + v * kRowsPerVector);
+      }
+    }
+    return tile;
+  }
+  template <int kTokens>
+  static HWY_INLINE void Dot(const std::byte* tile, int64_t begin, int64_t end, const std::byte* x,
+                             int64_t x_stride, float* sums) {
+    F32Dot<kTokens>(tile, begin, end, x, x_stride, sums);
+  }
+};
+
+template <class Kernel, int kTokens>
+HWY_INLINE void DotTokens(const std::byte* tile, int64_t begin, int64_t end, const std::byte* x,
+                          int64_t x_stride, int64_t* done, int64_t num_tokens, float* sums) {
+  for (; *done + kTokens <= num_tokens; *done += kTokens) {
+    Kernel::template Dot<kTokens>(tile, begin, end, x + *done * x_stride, x_stride,
+                                  sums + *done * kRowGroup);
+  }
+}
+
+// One row group times tokens [first, first + num_tokens), num_tokens <= kTokenBlock.
+template <class Kernel>
+HWY_INLINE void MultiplyGroup(const MatMulTask& task, int64_t group, int64_t first,
+                              int64_t num_tokens) {
+  const std::byte* weights = task.weights.data + group * task.group_bytes;
+  const std::byte* x = task.activations + first * task.activation_bytes;
+  float* sums = reinterpret_cast<float*>(task.scratch + kTileBytes);
+  std::memset(sums, 0, static_cast<size_t>(num_tokens * kRowGroup) * sizeof(float));
+  for (int64_t c = 0; c < task.weights.cols; c += Kernel::kTileCols) {
+    const int64_t end = std::min(task.weights.cols, c + Kernel::kTileCols);
+    const std::byte* tile = Kernel::Unpack(weights, c, end, task.scratch);
+    int64_t done = 0;
+    const int64_t stride = task.activation_bytes;
+    DotTokens<Kernel, kMaxTokens>(tile, c, end, x, stride, &done, num_tokens, sums);
+    if constexpr (kMaxTokens > 4) {
+      DotTokens<Kernel, 4>(tile, c, end, x, stride, &done, num_tokens, sums);
+    }
+    if constexpr (kMaxTokens > 2) {
+      DotTokens<Kernel, 2>(tile, c, end, x, stride, &done, num_tokens, sums);
+    }
+    DotTokens<Kernel, 1>(tile, c, end, x, stride, &done, num_tokens, sums);
+  }
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    StoreRows(sums + t * kRowGroup, task, group, first + t);
+  }
+}
+
+template <class Kernel>
+HWY_INLINE void RunMatMul(const MatMulTask& task) {
+  if (task.num_tokens == 1) {
+    for (int64_t g = task.group_begin; g < task.group_end; ++g) {
+      HWY_ALIGN float sums[kRowGroup] = {};
+      Kernel::DotInPlace(task, task.weights.data + g * task.group_bytes, sums);
+      StoreRows(sums, task, g, 0);
+    }
+    return;
+  }
+  // A block of tokens is read once per row group: it should stay in L2.
+  for (int64_t t = 0; t < task.num_tokens; t += kTokenBlock) {
+    const int64_t tokens = std::min(kTokenBlock, task.num_tokens - t);
+    for (int64_t g = task.group_begin; g < task.group_end; ++g) {
+      MultiplyGroup<Kernel>(task, g, t, tokens);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace lode::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // HWY_TARGET == HWY_SCALAR
+#endif  // LODE_KERNELS_MATMUL_INL_H_

@@ -8,6 +8,7 @@
 #include <random>
 #include <utility>
 
+#include "base/log.h"
 #include "base/topology.h"
 #include "engine/stop_filter.h"
 
@@ -105,7 +106,11 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   LODE_ASSIGN_OR_RETURN(impl->attention, CreateAttention(options.attention));
   LODE_ASSIGN_OR_RETURN(impl->source, OpenWeights(options.model_path));
   LODE_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(*impl->source));
-  if (impl->options.num_threads == 0) impl->options.num_threads = UsableThreads();
+  if (impl->options.num_threads == 0) {
+    const ThreadBudget budget = UsableThreads();
+    impl->options.num_threads = budget.threads;
+    LogInfo(budget.reason);
+  }
   if (impl->options.context_len == 0) impl->options.context_len = config.context_length;
   impl->pool = std::make_unique<ThreadPool>(impl->options.num_threads);
   LODE_ASSIGN_OR_RETURN(impl->tokenizer, Tokenizer::Load(*impl->source));

@@ -11,9 +11,18 @@
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 #include "kernels/softmax.h"
+#include "kernels/targets.h"
 
 namespace lode::kernels {
 namespace {
+
+// Runs each test once per target.
+class ElementwiseTest : public testing::TestWithParam<Target> {
+ private:
+  const ScopedTarget target_{GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(AllTargets, ElementwiseTest, testing::ValuesIn(SupportedTargets()),
+                         [](const auto& info) { return TargetName(info.param); });
 
 constexpr int64_t kLengths[] = {1,  2,  3,  7,  8,   15,  16,   31,  32,
                                 33, 63, 64, 65, 127, 896, 1001, 4864};
@@ -27,7 +36,7 @@ std::vector<float> Random(int64_t n, float scale, uint32_t seed) {
   return x;
 }
 
-TEST(RmsNormTest, EqualsDouble) {
+TEST_P(ElementwiseTest, RmsNormEqualsDouble) {
   for (int64_t n : kLengths) {
     const std::vector<float> x = Random(n, 3, 1), weight = Random(n, 1, 2);
     std::vector<float> out(x.size());
@@ -42,7 +51,7 @@ TEST(RmsNormTest, EqualsDouble) {
   }
 }
 
-TEST(RmsNormTest, WorksInPlace) {
+TEST_P(ElementwiseTest, RmsNormWorksInPlace) {
   std::vector<float> x = Random(100, 1, 3), out(100);
   const std::vector<float> weight = Random(100, 1, 4);
   RmsNorm(x.data(), weight.data(), 100, 1e-5f, out.data());
@@ -50,7 +59,7 @@ TEST(RmsNormTest, WorksInPlace) {
   EXPECT_EQ(x, out);
 }
 
-TEST(ApplyRopeTest, EqualsDoubleInBothPairings) {
+TEST_P(ElementwiseTest, ApplyRopeEqualsDoubleInBothPairings) {
   for (bool interleaved : {false, true}) {
     for (int64_t head_dim : {2, 4, 6, 10, 16, 34, 64, 128, 256}) {
       const int64_t half = head_dim / 2, heads = 3;
@@ -74,7 +83,7 @@ TEST(ApplyRopeTest, EqualsDoubleInBothPairings) {
   }
 }
 
-TEST(SiluMultiplyTest, EqualsDouble) {
+TEST_P(ElementwiseTest, SiluMultiplyEqualsDouble) {
   for (int64_t n : kLengths) {
     const std::vector<float> gate = Random(n, 8, 6), up = Random(n, 1, 7);
     std::vector<float> out = gate;
@@ -86,7 +95,7 @@ TEST(SiluMultiplyTest, EqualsDouble) {
   }
 }
 
-TEST(SiluMultiplyTest, ExtremeValues) {
+TEST_P(ElementwiseTest, SiluMultiplyExtremeValues) {
   std::vector<float> gate = {-200, -88, 0, 88, 200, 1e30f, -1e30f, std::nanf("")};
   const std::vector<float> up(gate.size(), 1.0f);
   SiluMultiply(gate.data(), up.data(), static_cast<int64_t>(gate.size()));
@@ -100,22 +109,34 @@ TEST(SiluMultiplyTest, ExtremeValues) {
   EXPECT_TRUE(std::isnan(gate[7]));
 }
 
-TEST(GeluTanhMultiplyTest, EqualsDouble) {
+// Softmax of {x, 0} with x <= 0 is exp(x) / (1 + exp(x)): probes exp through a public function.
+TEST_P(ElementwiseTest, ExpIsWithinTwoUlp) {
+  double worst = 0;
+  for (float x = -87.0f; x < 0; x += 0.00931f) {
+    float values[2] = {x, 0};
+    Softmax(values, 2);
+    const double e = std::exp(static_cast<double>(x));
+    worst = std::max(worst, std::fabs(values[0] - e / (1 + e)) / (e / (1 + e)));
+  }
+  EXPECT_LE(worst, (2 + 1.5) * kUlp);  // exp, then sum, reciprocal and product at half an ulp each
+}
+
+TEST_P(ElementwiseTest, GeluTanhMultiplyEqualsDouble) {
   for (int64_t n : kLengths) {
     const std::vector<float> gate = Random(n, 3, 8), up = Random(n, 1, 9);
     std::vector<float> out = gate;
     GeluTanhMultiply(out.data(), up.data(), n);
     for (size_t i = 0; i < gate.size(); ++i) {
       const double x = gate[i];
-      const double want =
-          x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))) * up[i];
-      // 1 + tanh cancels for negative x: the error is relative to |x|, not to the result.
-      ASSERT_NEAR(out[i], want, std::fabs(x * up[i]) * 4 * kUlp + 1e-37) << x;
+      // 1 + tanh(u) written without its cancellation. A rounding of u is 2 |u| ulp in exp(-2u).
+      const double u = std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
+      const double want = x / (1 + std::exp(-2 * u)) * up[i];
+      ASSERT_NEAR(out[i], want, std::fabs(want) * (4 + 6 * std::fabs(u)) * kUlp + 1e-37) << x;
     }
   }
 }
 
-TEST(AddIntoTest, Adds) {
+TEST_P(ElementwiseTest, AddIntoAdds) {
   for (int64_t n : kLengths) {
     const std::vector<float> x = Random(n, 1, 10), y = Random(n, 1, 11);
     std::vector<float> out = x;
@@ -124,7 +145,7 @@ TEST(AddIntoTest, Adds) {
   }
 }
 
-TEST(SoftmaxTest, EqualsDouble) {
+TEST_P(ElementwiseTest, SoftmaxEqualsDouble) {
   for (int64_t n : kLengths) {
     const std::vector<float> x = Random(n, 5, 12);
     std::vector<float> out = x;
@@ -140,7 +161,7 @@ TEST(SoftmaxTest, EqualsDouble) {
   }
 }
 
-TEST(SoftmaxTest, MaskedAndHugeEntries) {
+TEST_P(ElementwiseTest, SoftmaxMaskedAndHugeEntries) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   std::vector<float> x = {-kInf, 3e38f, -3e38f, 3e38f, -kInf};
   Softmax(x.data(), 5);

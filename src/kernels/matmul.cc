@@ -4,7 +4,6 @@
 #include "base/check.h"
 #include "kernels/matmul_task.h"
 #include "kernels/packed_layout.h"
-#include "kernels/reference.h"
 
 namespace lode::kernels {
 namespace {
@@ -24,14 +23,6 @@ int64_t ActivationRowBytes(DType packed_type, ActivationType type, int64_t cols)
 
 bool SameActivationLayout(DType a, DType b) {
   return IsFloatType(a) == IsFloatType(b);
-}
-
-void PrepareActivations(DType packed_type, ActivationType type, const float* x, int64_t x_stride,
-                        int64_t num_tokens, int64_t cols, std::byte* out) {
-  const int64_t row_bytes = ActivationRowBytes(packed_type, type, cols);
-  for (int64_t t = 0; t < num_tokens; ++t) {
-    ReferencePrepareActivations(packed_type, type, x + t * x_stride, cols, out + t * row_bytes);
-  }
 }
 
 int64_t MatMulScratchBytes(DType /*packed_type*/, int64_t /*cols*/) {

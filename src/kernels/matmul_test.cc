@@ -322,6 +322,29 @@ TEST(PackTest, OtherConversionsLoseLessThanOnePartIn250OfTheBlockMaximum) {
   }
 }
 
+TEST(PrepareActivationsTest, EqualsTheReferenceOnEveryTarget) {
+  std::vector<float> x = RandomFloats(32 * 40, 22);
+  for (size_t i = 0; i < 32; ++i) {
+    x[32 * 3 + i] = 0;        // an empty block
+    x[32 * 4 + i] = -2.5f;    // all at the maximum
+    x[32 * 5 + i] *= 1e-36f;  // too small to invert
+    x[32 * 6 + i] *= 1e30f;
+    x[32 * 7 + i] = static_cast<float>(i) + 0.5f;  // ties when the maximum is 127
+  }
+  x[32 * 7] = 127;
+  const int64_t bytes = ActivationRowBytes(DType::kQ8_0, ActivationType::kInt8, 32 * 40);
+  const size_t used = 40 * sizeof(ActivationBlock);
+  AlignedBytes want(bytes), got(bytes);
+  ReferencePrepareActivations(DType::kQ8_0, ActivationType::kInt8, x.data(), 32 * 40, want.data);
+  for (Target target : SupportedTargets()) {
+    const ScopedTarget scoped(target);
+    std::memset(got.data, 0x55, static_cast<size_t>(bytes));
+    PrepareActivations(DType::kQ8_0, ActivationType::kInt8, x.data(), 32 * 40, 1, 32 * 40,
+                       got.data);
+    EXPECT_EQ(std::memcmp(got.data, want.data, used), 0) << TargetName(target);
+  }
+}
+
 TEST(PrepareActivationsTest, NonFiniteValuesMakeTheOutputNaN) {
   const Packed m(DType::kQ5_0, 16, 64, 20);
   for (float bad : {std::nanf(""), INFINITY, -INFINITY}) {

@@ -17,10 +17,10 @@
 namespace lode {
 
 struct ChatMessage {
-  std::string role;  // "system", "user", "assistant", "tool"
-  std::string content;
-  std::string json;  // when not empty: the whole message as a JSON object (tool calls, parts); wins
-                     // over the above
+  std::string role = {};  // "system", "user", "assistant", "tool"
+  std::string content = {};
+  // When not empty: the whole message as a JSON object (tool calls, parts); wins over the above.
+  std::string json = {};
 };
 
 struct ChatRenderOptions {

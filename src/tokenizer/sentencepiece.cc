@@ -154,7 +154,7 @@ class SentencePiece final : public TokenizerBase {
     for (size_t i = 0; i < text.size();) {
       const size_t length = std::max<size_t>(1, Utf8Length(text.substr(i)));
       const auto begin = static_cast<uint32_t>(i);
-      const TokenId id = vocab_.Find(text.substr(i, length));
+      const TokenId id = FindText(text.substr(i, length));
       if (id >= 0) {
         symbols->push_back({begin, static_cast<uint32_t>(length), id});
       } else if (HasByteTokens(text.substr(i, length))) {
@@ -169,6 +169,15 @@ class SentencePiece final : public TokenizerBase {
     }
   }
 
+  // The token of this text that plain text may become: never a control or byte token, although
+  // "<s>" and "<0x0A>" can be spelled.
+  TokenId FindText(std::string_view text) const {
+    const TokenId id = vocab_.Find(text);
+    const bool plain =
+        id >= 0 && (type(id) == TokenType::kNormal || type(id) == TokenType::kUserDefined);
+    return plain ? id : -1;
+  }
+
   bool HasByteTokens(std::string_view character) const {
     return std::all_of(character.begin(), character.end(),
                        [this](char c) { return byte_tokens_[static_cast<uint8_t>(c)] >= 0; });
@@ -176,7 +185,7 @@ class SentencePiece final : public TokenizerBase {
 
   PairMerge MergeByScore(std::string_view text, const Symbol& left, const Symbol& right) const {
     if (!left.mergeable || !right.mergeable) return {};
-    const TokenId id = vocab_.Find(text.substr(left.begin, left.size + right.size));
+    const TokenId id = FindText(text.substr(left.begin, left.size + right.size));
     if (id < 0) return {};
     // Length of the left part in characters, the order Hugging Face sorts by; of two merges into
     // the same token it decides alone, and different tokens of one score and length are told apart

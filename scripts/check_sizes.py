@@ -35,8 +35,8 @@ DATA_FOLDERS = ("tests/data/", "bench/results/")
 # path: why it may be longer than the limits say.
 EXEMPT: dict[str, str] = {}
 
-# A link or a raw string (a regular expression, mostly) stands on one line however long it is.
-UNBREAKABLE = re.compile(r'https?://|R"\w*\(')
+# Links, raw strings (regular expressions, mostly) and long texts as data stand on one line.
+UNBREAKABLE = re.compile(r'https?://|R"\w*\(|"[^"]{70,}"|\'[^\']{70,}\'')
 STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])\'')
 RAW_STRING = re.compile(r'R"(\w*)\(.*?\)\1"', re.DOTALL)
 BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)

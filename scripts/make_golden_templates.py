@@ -8,6 +8,7 @@ FOLDER holds .jinja files (models/templates of the source package of llama-cpp-p
 the templates belong to their vendors and are not in this repository). Each is rendered with four
 conversations. Prints one line per render that differs and a summary; exits 1 below --at-least.
 """
+
 import argparse
 import collections
 import datetime
@@ -21,24 +22,68 @@ import jinja2.ext
 import jinja2.sandbox
 
 BOS, EOS = "<s>", "</s>"
-TOOLS = [{"type": "function", "function": {
-    "name": "get_weather", "description": "Weather of a city, in °C & <html>'s \"quotes\"",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "Zürich"}},
-                   "required": ["city"]}}}]
-CALL = {"role": "assistant", "content": "", "tool_calls": [
-    {"id": "call00001", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Zürich", "days": 2}}}]}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": 'Weather of a city, in °C & <html>\'s "quotes"',
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string", "description": "Zürich"}},
+                "required": ["city"],
+            },
+        },
+    }
+]
+CALL = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {
+            "id": "call00001",
+            "type": "function",
+            "function": {"name": "get_weather", "arguments": {"city": "Zürich", "days": 2}},
+        }
+    ],
+}
 CONVERSATIONS = [
     ("plain", [{"role": "user", "content": "Hello, 世界 <b>&</b>!"}], None),
-    ("system and turns", [{"role": "system", "content": "Be brief."}, {"role": "user", "content": " Hi "},
-                          {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Bye\n"}], None),
-    ("tools", [{"role": "system", "content": "Use tools."}, {"role": "user", "content": "Weather?"}], TOOLS),
-    ("tool call", [{"role": "user", "content": "Weather?"}, CALL,
-                   {"role": "tool", "tool_call_id": "call00001", "name": "get_weather", "content": "{\"t\": 21.5}"}], TOOLS),
+    (
+        "system and turns",
+        [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": " Hi "},
+            {"role": "assistant", "content": "Hello."},
+            {"role": "user", "content": "Bye\n"},
+        ],
+        None,
+    ),
+    (
+        "tools",
+        [{"role": "system", "content": "Use tools."}, {"role": "user", "content": "Weather?"}],
+        TOOLS,
+    ),
+    (
+        "tool call",
+        [
+            {"role": "user", "content": "Weather?"},
+            CALL,
+            {
+                "role": "tool",
+                "tool_call_id": "call00001",
+                "name": "get_weather",
+                "content": '{"t": 21.5}',
+            },
+        ],
+        TOOLS,
+    ),
 ]
 
 
 class Generation(jinja2.ext.Extension):
     """transformers' AssistantTracker without the tracking."""
+
     tags = {"generation"}
 
     def parse(self, parser):
@@ -54,13 +99,20 @@ class Generation(jinja2.ext.Extension):
 
 def environment():
     env = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"])
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+    )
 
     def raise_exception(message):
         raise jinja2.exceptions.TemplateError(message)
 
     def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
 
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = raise_exception
@@ -72,9 +124,21 @@ def reference(source):
     results = []
     for _, messages, tools in CONVERSATIONS:
         try:
-            results.append((True, environment().from_string(source).render(
-                messages=messages, tools=tools, documents=None, add_generation_prompt=True,
-                bos_token=BOS, eos_token=EOS)))
+            results.append(
+                (
+                    True,
+                    environment()
+                    .from_string(source)
+                    .render(
+                        messages=messages,
+                        tools=tools,
+                        documents=None,
+                        add_generation_prompt=True,
+                        bos_token=BOS,
+                        eos_token=EOS,
+                    ),
+                )
+            )
         except Exception as error:  # any failure of a template is a result here
             results.append((False, f"{type(error).__name__}: {error}"))
     return results
@@ -83,28 +147,39 @@ def reference(source):
 def ours(tool, path):
     def dump(value):
         return json.dumps(value, ensure_ascii=False)
-    jobs = "".join("\t".join(["true", dump(tools), "{}", *map(dump, messages)]) + "\n"
-                   for _, messages, tools in CONVERSATIONS)
-    out = subprocess.run([tool, str(path), BOS, EOS], input=jobs.encode(), capture_output=True, check=True).stdout
+
+    jobs = "".join(
+        "\t".join(["true", dump(tools), "{}", *map(dump, messages)]) + "\n"
+        for _, messages, tools in CONVERSATIONS
+    )
+    out = subprocess.run(
+        [tool, str(path), BOS, EOS], input=jobs.encode(), capture_output=True, check=True
+    ).stdout
     results = []
     while out:
         head, _, rest = out.partition(b"\n")
         kind, size = head.split()
-        results.append((kind == b"ok", rest[:int(size)].decode()))
-        out = rest[int(size) + 1:]
+        results.append((kind == b"ok", rest[: int(size)].decode()))
+        out = rest[int(size) + 1 :]
     return results
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--tool", default="build/release/src/tokenizer/lode_render_template")
-    parser.add_argument("--at-least", type=int, default=0, help="fail below this many equal renders")
+    parser.add_argument(
+        "--at-least", type=int, default=0, help="fail below this many equal renders"
+    )
     args = parser.parse_args()
     count = collections.Counter()
     for path in sorted(args.folder.glob("*.jinja")):
         expected = reference(path.read_text(encoding="utf-8"))
-        for (name, _, _), want, got in zip(CONVERSATIONS, expected, ours(args.tool, path), strict=True):
+        for (name, _, _), want, got in zip(
+            CONVERSATIONS, expected, ours(args.tool, path), strict=True
+        ):
             if not want[0]:
                 count["refused by jinja2, " + ("rendered" if got[0] else "refused") + " by us"] += 1
                 continue
@@ -112,9 +187,16 @@ def main():
             count[outcome] += 1
             if outcome != "equal":
                 at = next((i for i, (a, b) in enumerate(zip(want[1], got[1])) if a != b), 0)
-                where = got[1] if outcome == "error" else f"{want[1][at - 20:at + 40]!r} became {got[1][at - 20:at + 40]!r}"
+                where = (
+                    got[1]
+                    if outcome == "error"
+                    else f"{want[1][at - 20 : at + 40]!r} became {got[1][at - 20 : at + 40]!r}"
+                )
                 print(f"{outcome}: {path.name}, {name}: {where}")
-    print(f"jinja2 {jinja2.__version__}: " + ", ".join(f"{n} {what}" for what, n in sorted(count.items())))
+    print(
+        f"jinja2 {jinja2.__version__}: "
+        + ", ".join(f"{n} {what}" for what, n in sorted(count.items()))
+    )
     return 0 if count["equal"] >= args.at_least else 1
 
 

@@ -3,15 +3,16 @@
 """Makes the goldens of src/tokenizer: for every line of a corpus the ids that Hugging Face's
 `tokenizers` gives, as one 64-bit hash per line.
 
-  make_golden_tokenizer.py                 goldens of the small vocabularies from the committed corpus
+  make_golden_tokenizer.py       goldens of the small vocabularies from the committed corpus
   make_golden_tokenizer.py --qwen F --gemma F   also those of real models' GGUF files
-  make_golden_tokenizer.py --corpus        first writes the corpus and trains the small vocabularies
+  make_golden_tokenizer.py --corpus             first writes the corpus and trains the vocabularies
 
 tests/data/tokenizer/ holds corpus.txt (one text per line; \\n, \\r and \\\\ are escaped), NAME.json
-(small vocabularies with the published pre-tokenizers), NAME.fnv (8 bytes per line, little endian) and
-versions.txt. A hash is FNV-1a over the ids as 32-bit integers: those with control tokens left as text,
-then -1, then those with control tokens parsed. BOS and EOS are not included.
+(small vocabularies with the published pre-tokenizers), NAME.fnv (8 bytes per line, little endian)
+and versions.txt. A hash is FNV-1a over the ids as 32-bit integers: those with control tokens left
+as text, then -1, then those with control tokens parsed. BOS and EOS are not included.
 """
+
 import argparse
 import json
 import pathlib
@@ -27,13 +28,20 @@ from tokenizers import trainers
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data" / "tokenizer"
 
-QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-         r"|\s*[\r\n]+|\s+(?!\S)|\s+")
-LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
-DEEPSEEK3 = [r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
-             r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
-             r"""| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""]
+QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+DEEPSEEK3 = [
+    r"\p{N}{1,3}",
+    "[一-龥\u3040-ゟ゠-ヿ]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+    r"""| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+""",
+]
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "<bos>", "<start_of_turn>"]
 USER_DEFINED = ["<tool_call>", "</tool_call>", "\n\n"]
 
@@ -56,32 +64,81 @@ RANGES = {  # letters and marks of 14 scripts
     "kana": [(0x3041, 0x30FF)],
     "han": [(0x4E00, 0x5FFF), (0x20000, 0x20100)],
 }
-ENGLISH = """the of and to in is that it was for on are as with his they at be this from I have or by one
-had not but what all were when we there can an your which their said if do will each about how up out
-them then she many some so these would other into has more her two like him see time could no make than
-first been its who now people my made over did down only way find use may water long little very after
-words called just where most know get through back much before go good new write our used me man too any
-day same right look think also around another came come work three word must because does part even place
-well such here take why things help put years different away again off went old number great tell men say
-small every found still between name should home big give air line set own under read last never us left
-end along while might next sound below saw something thought both few those always looked show large often
+ENGLISH = """the of and to in is that it was for on are as with his they at be this from I have or
+by one had not but what all were when we there can an your which their said if do will
+each about how up out them then she many some so these would other into has more her
+two like him see time could no make than first been its who now people my made over
+did down only way find use may water long little very after words called just where
+most know get through back much before go good new write our used me man too any day
+same right look think also around another came come work three word must because does
+part even place well such here take why things help put years different away again off
+went old number great tell men say small every found still between name should home
+big give air line set own under read last never us left end along while might next
+sound below saw something thought both few those always looked show large often
 together asked house don't it's we've I'll you're he'd I'm can't WON'T O'Neill""".split()
 ACCENTED = """naïve café résumé über Straße señor façade coöperate Øresund Łódź Đặng Nguyễn tiếng Việt
 crème brûlée jalapeño Zürich ångström Čapek İstanbul ǅ ﬁn ſo K Å""".split()
-HAND = ["नमस्ते दुनिया, यह एक परीक्षा है।", "สวัสดีชาวโลก นี่คือการทดสอบ", "안녕하세요 세계", "각각 가",
-        "こんにちは世界。カタカナもあります。", "你好，世界！这是一个测试。", "Привет, мир! Как дела?", "שלום עולם",
-        "مرحبا بالعالم، كيف الحال؟", "Γειά σου Κόσμε", "1234567", "12 345 678,90 ½ Ⅻ ٣٤٥ १२३", "3.14159e-10",
-        "'s 'S 'll 'LL 'ſ don't DON'T y'all'd've", "  leading", "trailing  ", "a  b   c    d", "\t\ttabs\tin\t",
-        "line\nline\n\nline\n\n\nline", "\r\n\r\nwin\r\n", " \n \n x", "a\u00a0b\u2003c\u3000d\u180ee\u200bf\u0085g",
-        "👩‍🔬👨‍👩‍👧‍👦🏳️‍🌈👍🏽🇩🇪", "e\u0301e\u0323\u0301 q\u0301\u0323", "\u0301 alone", "ﷺ㎏①", "Ω≈ç√∫˜µ≤≥÷",
-        "x\u0000y\u0001z\u001f", "\ufeffbom", "\U000f0000\U0010ffff", "<|im_start|>user\nhi<|im_end|>\n",
-        "<tool_call>\n{}\n</tool_call>", "<|im_end", "|im_end|>", "<s>a</s> <s>", "<bos><start_of_turn>user",
-        "▁under▁", "unreachableword unreachableword", "https://example.org/a?b=c&d=%20#e", "a@b.co", "---===+++",
-        "```python\ndef f(x):\n    return x\n```", "\\n \\t \\\\", "{\"a\": [1, 2.5e3, null]}", "", " ", "\n"]
-CODE = ["def {a}({b}, {c}=None):\n    return {b}[{n}:] + {c}.{a}()", "for (int {a} = {n}; {a} < {b}; ++{a}) {{",
-        "#include <{a}/{b}.h>", "SELECT {a}, COUNT(*) FROM {b} WHERE {c} >= {n};", "const {a} = ({b}) => {b}?.{c} ?? {n};",
-        "    if {a} != \"{b}\" && {c} > 0x{n:x} {{ // {a}", "<div class=\"{a}\" id='{b}'>{c}&nbsp;{n}</div>",
-        "$ {a} --{b}={n} | grep -E '^{c}[0-9]+$'", "\\frac{{{a}}}{{{b}}} \\leq {n}^{{{c}}}", "{a}::{b}<{c}>(*this)->{a}_[{n}];"]
+HAND = [
+    "नमस्ते दुनिया, यह एक परीक्षा है।",
+    "สวัสดีชาวโลก นี่คือการทดสอบ",
+    "안녕하세요 세계",
+    "각각 가",
+    "こんにちは世界。カタカナもあります。",
+    "你好，世界！这是一个测试。",
+    "Привет, мир! Как дела?",
+    "שלום עולם",
+    "مرحبا بالعالم، كيف الحال؟",
+    "Γειά σου Κόσμε",
+    "1234567",
+    "12 345 678,90 ½ Ⅻ ٣٤٥ १२३",
+    "3.14159e-10",
+    "'s 'S 'll 'LL 'ſ don't DON'T y'all'd've",
+    "  leading",
+    "trailing  ",
+    "a  b   c    d",
+    "\t\ttabs\tin\t",
+    "line\nline\n\nline\n\n\nline",
+    "\r\n\r\nwin\r\n",
+    " \n \n x",
+    "a\u00a0b\u2003c\u3000d\u180ee\u200bf\u0085g",
+    "👩‍🔬👨‍👩‍👧‍👦🏳️‍🌈👍🏽🇩🇪",
+    "e\u0301e\u0323\u0301 q\u0301\u0323",
+    "\u0301 alone",
+    "ﷺ㎏①",
+    "Ω≈ç√∫˜µ≤≥÷",
+    "x\u0000y\u0001z\u001f",
+    "\ufeffbom",
+    "\U000f0000\U0010ffff",
+    "<|im_start|>user\nhi<|im_end|>\n",
+    "<tool_call>\n{}\n</tool_call>",
+    "<|im_end",
+    "|im_end|>",
+    "<s>a</s> <s>",
+    "<bos><start_of_turn>user",
+    "▁under▁",
+    "unreachableword unreachableword",
+    "https://example.org/a?b=c&d=%20#e",
+    "a@b.co",
+    "---===+++",
+    "```python\ndef f(x):\n    return x\n```",
+    "\\n \\t \\\\",
+    '{"a": [1, 2.5e3, null]}',
+    "",
+    " ",
+    "\n",
+]
+CODE = [
+    "def {a}({b}, {c}=None):\n    return {b}[{n}:] + {c}.{a}()",
+    "for (int {a} = {n}; {a} < {b}; ++{a}) {{",
+    "#include <{a}/{b}.h>",
+    "SELECT {a}, COUNT(*) FROM {b} WHERE {c} >= {n};",
+    "const {a} = ({b}) => {b}?.{c} ?? {n};",
+    '    if {a} != "{b}" && {c} > 0x{n:x} {{ // {a}',
+    "<div class=\"{a}\" id='{b}'>{c}&nbsp;{n}</div>",
+    "$ {a} --{b}={n} | grep -E '^{c}[0-9]+$'",
+    "\\frac{{{a}}}{{{b}}} \\leq {n}^{{{c}}}",
+    "{a}::{b}<{c}>(*this)->{a}_[{n}];",
+]
 
 
 def letters(ranges):
@@ -103,7 +160,23 @@ def make_corpus(rng):
         return "".join(rng.choice(alphabets[name]) for _ in range(rng.randint(1, 9)))
 
     def sentence(name):
-        gaps = ["", " ", " ", " ", "  ", ", ", ". ", "\u3000", "-", "'", "\n", "\t", "!\n\n", " (", ") "]
+        gaps = [
+            "",
+            " ",
+            " ",
+            " ",
+            "  ",
+            ", ",
+            ". ",
+            "\u3000",
+            "-",
+            "'",
+            "\n",
+            "\t",
+            "!\n\n",
+            " (",
+            ") ",
+        ]
         return "".join(word(name) + rng.choice(gaps) for _ in range(rng.randint(1, 9)))
 
     def english():
@@ -116,11 +189,22 @@ def make_corpus(rng):
         return (text[0].upper() + text[1:] if rng.random() < 0.5 else text) + rng.choice(".?!,;:\n")
 
     def emoji():
-        pool = [chr(c) for c in range(0x1F300, 0x1F64F)] + ["\u200d", "\ufe0f", "\U0001f3fd", "❤", "☀", " ", "ok"]
+        pool = [chr(c) for c in range(0x1F300, 0x1F64F)] + [
+            "\u200d",
+            "\ufe0f",
+            "\U0001f3fd",
+            "❤",
+            "☀",
+            " ",
+            "ok",
+        ]
         return "".join(rng.choice(pool) for _ in range(rng.randint(1, 12)))
 
     def code():
-        a, b, c = (rng.choice(ENGLISH).strip("'").lower() + rng.choice(["", "_x", "Id", "42"]) for _ in range(3))
+        a, b, c = (
+            rng.choice(ENGLISH).strip("'").lower() + rng.choice(["", "_x", "Id", "42"])
+            for _ in range(3)
+        )
         return rng.choice(CODE).format(a=a, b=b, c=c, n=rng.randrange(10 ** rng.randint(1, 9)))
 
     def noise():
@@ -157,6 +241,7 @@ def unescape(line):
 
 # ---------------------------------------------------------------------------- small vocabularies
 
+
 def add_tokens(tokenizer):
     tokenizer.add_tokens([AddedToken(t, normalized=False, special=True) for t in CONTROL])
     tokenizer.add_tokens([AddedToken(t, normalized=False, special=False) for t in USER_DEFINED])
@@ -168,10 +253,13 @@ def train_byte_level(lines, normalizer, steps, use_regex, extra_word=None):
         tokenizer.normalizer = normalizer
     splits = [pre_tokenizers.Split(Regex(step), "isolated") for step in steps]
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level]) if splits else byte_level
+    tokenizer.pre_tokenizer = (
+        pre_tokenizers.Sequence([*splits, byte_level]) if splits else byte_level
+    )
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=1800, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-                                  show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=1800, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
     tokenizer.train_from_iterator(lines, trainer)
     if extra_word:  # in the vocabulary, but no merge leads to it
         spec = json.loads(tokenizer.to_str())
@@ -197,7 +285,9 @@ def generate_merges(vocab, scores):
 
 
 def sentencepiece(vocab, merges, gemma):
-    tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer = Tokenizer(
+        models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
     replace = normalizers.Replace(" ", "▁")
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     if gemma:
@@ -214,7 +304,9 @@ def train_sentencepiece(lines, gemma):
     trained = Tokenizer(models.BPE())
     trained.normalizer = normalizers.Replace(" ", "▁")
     trained.pre_tokenizer = pre_tokenizers.Split(Regex("[^▁]+|▁+[^▁]*"), "isolated")
-    trained.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=1800, limit_alphabet=300, show_progress=False))
+    trained.train_from_iterator(
+        lines, trainers.BpeTrainer(vocab_size=1800, limit_alphabet=300, show_progress=False)
+    )
     pieces = sorted(trained.get_vocab().items(), key=lambda item: item[1])
     texts = ["<unk>"] + [f"<0x{b:02X}>" for b in range(256)] + [text for text, _ in pieces]
     vocab = {text: i for i, text in enumerate(texts)}
@@ -238,17 +330,30 @@ def train_all(lines):
 
 # ---------------------------------------------------------------------------------- real models
 
+
 def gguf_arrays(path):
     import gguf
+
     fields = gguf.GGUFReader(path).fields
-    return [fields[key].contents() if key in fields else None
-            for key in ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.merges",
-                        "tokenizer.ggml.scores")]
+    return [
+        fields[key].contents() if key in fields else None
+        for key in (
+            "tokenizer.ggml.tokens",
+            "tokenizer.ggml.token_type",
+            "tokenizer.ggml.merges",
+            "tokenizer.ggml.scores",
+        )
+    ]
 
 
 def add_gguf_tokens(tokenizer, tokens, types):
-    tokenizer.add_tokens([AddedToken(text, normalized=False, special=kind == 3)
-                          for text, kind in zip(tokens, types) if kind in (3, 4)])
+    tokenizer.add_tokens(
+        [
+            AddedToken(text, normalized=False, special=kind == 3)
+            for text, kind in zip(tokens, types)
+            if kind in (3, 4)
+        ]
+    )
     return tokenizer
 
 
@@ -257,23 +362,29 @@ def qwen_from_gguf(path):
     vocab = {text: i for i, text in enumerate(tokens) if types[i] == 1}
     tokenizer = Tokenizer(models.BPE(vocab, [tuple(merge.split(" ")) for merge in merges]))
     tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(QWEN2), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN2), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     return add_gguf_tokens(tokenizer, tokens, types)
 
 
 def gemma_from_gguf(path):
     tokens, types, _, scores = gguf_arrays(path)
     # Converters write user-defined runs of U+2581 as spaces.
-    tokens = [text.replace(" ", "▁") if types[i] == 4 and not text.strip(" ") else text
-              for i, text in enumerate(tokens)]
+    tokens = [
+        text.replace(" ", "▁") if types[i] == 4 and not text.strip(" ") else text
+        for i, text in enumerate(tokens)
+    ]
     vocab = {text: i for i, text in enumerate(tokens)}
     tokenizer = sentencepiece(vocab, generate_merges(vocab, dict(zip(tokens, scores))), gemma=True)
     return add_gguf_tokens(tokenizer, tokens, types)
 
 
 # -------------------------------------------------------------------------------------- goldens
+
 
 def fnv1a(data):
     value = 0xCBF29CE484222325
@@ -295,15 +406,21 @@ def write_golden(name, tokenizer, lines):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", action="store_true", help="write the corpus and the small vocabularies anew")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--corpus", action="store_true", help="write the corpus and the small vocabularies anew"
+    )
     parser.add_argument("--qwen", help="GGUF file of a Qwen2 model")
     parser.add_argument("--gemma", help="GGUF file of a Gemma 3 model")
     args = parser.parse_args()
     DATA.mkdir(parents=True, exist_ok=True)
     if args.corpus:
         lines = make_corpus(random.Random(3))
-        (DATA / "corpus.txt").write_text("".join(escape(line) + "\n" for line in lines), encoding="utf-8", newline="\n")
+        (DATA / "corpus.txt").write_text(
+            "".join(escape(line) + "\n" for line in lines), encoding="utf-8", newline="\n"
+        )
         for name, tokenizer in train_all(lines).items():
             (DATA / f"{name}.json").write_text(tokenizer.to_str(), encoding="utf-8")
     text = (DATA / "corpus.txt").read_bytes().decode("utf-8")

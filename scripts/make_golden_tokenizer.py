@@ -76,7 +76,8 @@ went old number great tell men say small every found still between name should h
 big give air line set own under read last never us left end along while might next
 sound below saw something thought both few those always looked show large often
 together asked house don't it's we've I'll you're he'd I'm can't WON'T O'Neill""".split()
-ACCENTED = """naïve café résumé über Straße señor façade coöperate Øresund Łódź Đặng Nguyễn tiếng Việt
+ACCENTED = """naïve café résumé über Straße señor façade coöperate Øresund Łódź
+Đặng Nguyễn tiếng Việt
 crème brûlée jalapeño Zürich ångström Čapek İstanbul ǅ ﬁn ſo K Å""".split()
 HAND = [
     "नमस्ते दुनिया, यह एक परीक्षा है।",

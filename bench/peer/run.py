@@ -12,7 +12,7 @@ Then, round by round, peer and lode run right after each other, each in its own 
 swapped every round. A row's figure is the median over the rounds of (peer time / lode time): above
 1 lode is faster. Every raw time goes into the JSON file.
 
-Rows: decode at a depth (seconds per token, median over the steps of a process), prefill of 512
+Rows: decode at a depth (seconds per token, mean over the steps of a process), prefill of 512
 tokens at a depth (seconds), and the wall time of a whole process that loads the model from a warm
 file cache and produces one token.
 """
@@ -88,7 +88,7 @@ class Bench:
         row = json.loads(self.run([*command, "--depths", depth, "--prefill", prefill, "--decode",
                                    decode])[0])["rows"][0]
         return row["prefill_seconds"][0] if kind == "prefill" \
-            else statistics.median(row["decode_seconds"])
+            else statistics.mean(row["decode_seconds"])
 
     def lode_seconds(self, kind: str, depth: int) -> float:
         if kind == "first token":
@@ -98,7 +98,8 @@ class Bench:
         text, _ = self.run([self.args.lode, "bench", "-m", self.args.model, "-p", prefill, "-n",
                             decode, "-d", depth, "-r", 1, "-t", self.args.threads, "-o", "json",
                             "--kv-cache-dtype", self.args.lode_kv])
-        return lode_bench_seconds(json.loads(text), kind)
+        row = json.loads(text)[0]
+        return statistics.median(row["samples_ns"]) / 1e9 / max(1, row["n_gen"])
 
 
 def best_settings(bench: Bench, rows) -> dict:
@@ -110,6 +111,39 @@ def best_settings(bench: Bench, rows) -> dict:
             print(f"  {row[0]} at {row[1]}: llama.cpp flash={flash} kv={kv}: "
                   f"{describe(row[0], seconds)}", flush=True)
     return best
+
+
+def measure(bench: Bench, args, best: dict) -> dict:
+    """Alternates peer and lode and returns the report."""
+    rows = []
+    for row in args.rows:
+        rows.append({"work": row[0], "depth": row[1], "peer_flash": best[row][0],
+                     "peer_kv": best[row][1], "peer_seconds": [], "lode_seconds": []})
+    for round_index in range(args.rounds):
+        for row, out in zip(args.rows, rows, strict=True):
+            runs = [lambda: out["peer_seconds"].append(bench.peer_seconds(*row, best[row])),
+                    lambda: out["lode_seconds"].append(bench.lode_seconds(*row))]
+            for run in runs if round_index % 2 == 0 else reversed(runs):
+                run()
+    print("| work | depth | llama.cpp at its best | lode | lode : llama.cpp |")
+    print("|---|---|---|---|---|")
+    for out in rows:
+        out["ratios"] = [peer / lode for peer, lode in
+                         zip(out["peer_seconds"], out["lode_seconds"], strict=True)]
+        out["ratio"] = statistics.median(out["ratios"])
+        peer, lode = (statistics.median(out[key]) for key in ("peer_seconds", "lode_seconds"))
+        flash = "flash" if out["peer_flash"] else "no flash"
+        print(f"| {out['work']} | {out['depth']} | {describe(out['work'], peer)} ({flash}, "
+              f"{out['peer_kv']}) | {describe(out['work'], lode)} | {out['ratio']:.2f} |")
+    return {"date": datetime.date.today().isoformat(), "commit": commit(), "cpu": cpu_name(),
+            "threads": args.threads, "model": args.model.name, "lode_kv": args.lode_kv,
+            "peer": "llama-cpp-python " + version("llama-cpp-python"), "rounds": args.rounds,
+            "prefill_tokens": PREFILL_TOKENS, "rows": rows}
+
+
+def commit() -> str:
+    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True,
+                          stdout=subprocess.PIPE, check=False).stdout.strip()
 
 
 def describe(kind: str, seconds: float) -> str:

@@ -51,17 +51,18 @@ TEST_P(DequantizeGoldenTest, EqualsReferenceBitForBit) {
   const Golden golden = ReadGolden(GetParam());
   ASSERT_GE(golden.answers.size(), 1024u);
   const auto elements = static_cast<int64_t>(golden.answers.size());
-  // One byte off: stored weights have no alignment.
-  std::vector<std::byte> unaligned(golden.stored.size() + 1);
-  std::memcpy(unaligned.data() + 1, golden.stored.data(), golden.stored.size());
-  std::vector<float> out(golden.answers.size() + 1, 12345.0f);
-  Dequantize(*DTypeFromName(GetParam()), unaligned.data() + 1, elements, out.data());
-  for (size_t i = 0; i < golden.answers.size(); ++i) {
-    ASSERT_TRUE(std::isfinite(golden.answers[i])) << "element " << i;
-    ASSERT_EQ(std::bit_cast<uint32_t>(out[i]), std::bit_cast<uint32_t>(golden.answers[i]))
-        << "element " << i << ": " << out[i] << " instead of " << golden.answers[i];
+  for (const size_t misalignment : {0, 1}) {
+    std::vector<std::byte> stored(golden.stored.size() + misalignment);
+    std::memcpy(stored.data() + misalignment, golden.stored.data(), golden.stored.size());
+    std::vector<float> out(golden.answers.size() + 1, 12345.0f);
+    Dequantize(*DTypeFromName(GetParam()), stored.data() + misalignment, elements, out.data());
+    for (size_t i = 0; i < golden.answers.size(); ++i) {
+      ASSERT_TRUE(std::isfinite(golden.answers[i])) << "element " << i;
+      ASSERT_EQ(std::bit_cast<uint32_t>(out[i]), std::bit_cast<uint32_t>(golden.answers[i]))
+          << "element " << i << ": " << out[i] << " instead of " << golden.answers[i];
+    }
+    EXPECT_EQ(out.back(), 12345.0f) << "wrote past the end";
   }
-  EXPECT_EQ(out.back(), 12345.0f) << "wrote past the end";
 }
 
 INSTANTIATE_TEST_SUITE_P(AllTypes, DequantizeGoldenTest,

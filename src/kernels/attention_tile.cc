@@ -11,6 +11,8 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include "kernels/exp2-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace lode::kernels::HWY_NAMESPACE {
 namespace {
@@ -95,25 +97,6 @@ void MultiplyTile(const float* HWY_RESTRICT a, int64_t a_stride, const float* HW
   }
 }
 
-// 2^x for x <= 0; 0 below -126. Relative error below 2e-7: 2^x = 2^n 2^f with n = round(x) and the
-// Taylor polynomial of 2^f, |f| <= 1/2, whose remainder is (f ln 2)^7 / 7! < 1.2e-7.
-HWY_INLINE VF32 Exp2(VF32 x) {
-  const F32 df;
-  const hn::RebindToSigned<F32> di;
-  const auto clamped = hn::Max(x, hn::Set(df, -126.0f));
-  const auto n = hn::NearestInt(clamped);
-  const auto f = hn::Sub(clamped, hn::ConvertTo(df, n));
-  auto p = hn::Set(df, 1.54035304e-4f);
-  p = hn::MulAdd(p, f, hn::Set(df, 1.33335581e-3f));
-  p = hn::MulAdd(p, f, hn::Set(df, 9.61812911e-3f));
-  p = hn::MulAdd(p, f, hn::Set(df, 5.55041087e-2f));
-  p = hn::MulAdd(p, f, hn::Set(df, 2.40226507e-1f));
-  p = hn::MulAdd(p, f, hn::Set(df, 6.93147181e-1f));
-  p = hn::MulAdd(p, f, hn::Set(df, 1.0f));
-  const auto power = hn::BitCast(df, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
-  return hn::IfThenElseZero(hn::Ge(x, hn::Set(df, -126.0f)), hn::Mul(p, power));
-}
-
 // Scores outside [begin, end) become -infinity.
 void MaskRow(float* scores, int64_t cols, int64_t begin, int64_t end) {
   std::fill(scores, scores + begin, -std::numeric_limits<float>::infinity());
@@ -140,8 +123,8 @@ float WeightRow(float* scores, int64_t cols, float max) {
   auto sum0 = hn::Zero(df);
   auto sum1 = hn::Zero(df);
   for (int64_t i = 0; i < cols; i += 2 * lanes) {
-    const auto w0 = Exp2(hn::Sub(hn::Load(df, scores + i), max_vector));
-    const auto w1 = Exp2(hn::Sub(hn::Load(df, scores + i + lanes), max_vector));
+    const auto w0 = Exp2(df, hn::Sub(hn::Load(df, scores + i), max_vector));
+    const auto w1 = Exp2(df, hn::Sub(hn::Load(df, scores + i + lanes), max_vector));
     hn::Store(w0, df, scores + i);
     hn::Store(w1, df, scores + i + lanes);
     sum0 = hn::Add(sum0, w0);

@@ -20,16 +20,21 @@ namespace lode::kernels {
 namespace {
 
 constexpr int64_t kTokens = kKvBlockTokens;
-constexpr int64_t kGroup = 32;  // components that share a scale
-constexpr int64_t kMaxGroups = kMaxHeadDim / kGroup;
 constexpr float kMaxHalf = 65504.0f;
 
-constexpr int64_t NumGroups(int64_t head_dim) {
-  return (head_dim + kGroup - 1) / kGroup;
+constexpr int64_t KeyScaleBytes(int64_t head_dim) {
+  return Int8KeyGroups(head_dim) * kTokens * int64_t{sizeof(Half)};
 }
+constexpr int64_t kValueScaleBytes = kTokens * int64_t{sizeof(int16_t)};
+constexpr float kLog2Steps = 64.0f;  // of a value's scale: within 1.1 % of the best one
+constexpr float kMinLog2 = -60.0f;   // of a token whose values are all 0
 
-constexpr int64_t ScaleBytes(int64_t head_dim) {
-  return NumGroups(head_dim) * kTokens * int64_t{sizeof(Half)};
+// Where a code lies among the codes of its block.
+constexpr int64_t KeyCodeAt(int64_t token, int64_t d) {
+  return (d / 2 * kTokens + token) * 2 + d % 2;
+}
+constexpr int64_t ValueCodeAt(int64_t token, int64_t d, int64_t head_dim) {
+  return (token / 2 * head_dim + d) * 2 + token % 2;
 }
 
 }  // namespace
@@ -42,99 +47,101 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Quantises n <= kGroup components, a multiple of kHeadDimStep; returns the scale.
-Half EncodeGroup(const float* in, int64_t n, int8_t* out) {
-  const hn::CappedTag<float, kHeadDimStep> df;
-  const hn::Rebind<int8_t, decltype(df)> db;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
+// NaN becomes 0, and no magnitude is left whose scale f16 could not hold.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadFinite(D df, const float* in) {
   const auto most = hn::Set(df, 127.0f * kMaxHalf);
-  const auto finite = [&](int64_t i) HWY_ATTR {
-    const auto x = hn::LoadU(df, in + i);
-    return hn::IfThenElseZero(hn::Eq(x, x), hn::Clamp(x, hn::Neg(most), most));
-  };
-  auto max = hn::Zero(df);
-  for (int64_t i = 0; i < n; i += lanes) max = hn::Max(max, hn::Abs(finite(i)));
-  const float largest = hn::GetLane(hn::MaxOfLanes(df, max));
-
-  const Half scale = FloatToHalf(largest / 127.0f);
-  const float step = HalfToFloat(scale);
-  const auto inverse = hn::Set(df, step == 0.0f ? 0.0f : 1.0f / step);
-  const auto limit = hn::Set(df, 127.0f);
-  for (int64_t i = 0; i < n; i += lanes) {
-    const auto scaled = hn::Clamp(hn::Mul(finite(i), inverse), hn::Neg(limit), limit);
-    hn::StoreU(hn::DemoteTo(db, hn::NearestInt(scaled)), db, out + i);
-  }
-  return scale;
+  const auto x = hn::LoadU(df, in);
+  return hn::IfThenElseZero(hn::Eq(x, x), hn::Clamp(x, hn::Neg(most), most));
 }
 
-// Quantises one token; scales of its groups go to scales[g * kTokens].
-void EncodeRow(const float* in, int64_t head_dim, Half* scales, int8_t* out) {
-  for (int64_t g = 0; g < NumGroups(head_dim); ++g) {
-    const int64_t first = g * kGroup;
-    scales[g * kTokens] = EncodeGroup(in + first, std::min(kGroup, head_dim - first), out + first);
+// Largest magnitude of n components, a multiple of kHeadDimStep.
+float Largest(const float* in, int64_t n) {
+  const hn::CappedTag<float, kHeadDimStep> df;
+  auto max = hn::Zero(df);
+  for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(df))) {
+    max = hn::Max(max, hn::Abs(LoadFinite(df, in + i)));
+  }
+  return hn::GetLane(hn::MaxOfLanes(df, max));
+}
+
+void Quantize(const float* in, int64_t n, float scale, int8_t* out) {
+  const hn::CappedTag<float, kHeadDimStep> df;
+  const hn::Rebind<int8_t, decltype(df)> db;
+  const auto inverse = hn::Set(df, scale == 0.0f ? 0.0f : 1.0f / scale);
+  const auto limit = hn::Set(df, 127.0f);
+  for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(df))) {
+    const auto scaled = hn::Mul(LoadFinite(df, in + i), inverse);
+    const auto clamped = hn::Clamp(scaled, hn::Neg(limit), limit);
+    hn::StoreU(hn::DemoteTo(db, hn::NearestInt(clamped)), db, out + i);
   }
 }
 
 void StoreKeys(std::byte* block, int64_t head_dim, int64_t first_slot, int64_t num_slots,
                const float* rows, int64_t stride) {
   HWY_ALIGN int8_t row[kMaxHeadDim];
-  auto* scales = reinterpret_cast<Half*>(block) + first_slot;
-  auto* codes = reinterpret_cast<int8_t*>(block + ScaleBytes(head_dim)) + first_slot;
+  auto* scales = reinterpret_cast<Half*>(block);
+  auto* codes = reinterpret_cast<int8_t*>(block + KeyScaleBytes(head_dim));
   for (int64_t i = 0; i < num_slots; ++i) {
-    EncodeRow(rows + i * stride, head_dim, scales + i, row);
-    for (int64_t d = 0; d < head_dim; ++d) codes[d * kTokens + i] = row[d];
+    const int64_t slot = first_slot + i;
+    for (int64_t g = 0; g < Int8KeyGroups(head_dim); ++g) {
+      const int64_t d = g * kInt8KeyGroup;
+      const int64_t n = std::min(kInt8KeyGroup, head_dim - d);
+      const float* group = rows + i * stride + d;
+      const Half scale = FloatToHalf(Largest(group, n) / 127.0f);
+      Quantize(group, n, HalfToFloat(scale), row + d);
+      scales[g * kTokens + slot] = scale;
+    }
+    for (int64_t d = 0; d < head_dim; ++d) codes[KeyCodeAt(slot, d)] = row[d];
   }
 }
 
 void StoreValues(std::byte* block, int64_t head_dim, int64_t first_slot, int64_t num_slots,
                  const float* rows, int64_t stride) {
-  auto* scales = reinterpret_cast<Half*>(block) + first_slot;
-  auto* codes = reinterpret_cast<int8_t*>(block + ScaleBytes(head_dim)) + first_slot * head_dim;
+  HWY_ALIGN int8_t row[kMaxHeadDim];
+  auto* scales = reinterpret_cast<int16_t*>(block);
+  auto* codes = reinterpret_cast<int8_t*>(block + kValueScaleBytes);
   for (int64_t i = 0; i < num_slots; ++i) {
-    EncodeRow(rows + i * stride, head_dim, scales + i, codes + i * head_dim);
+    const int64_t slot = first_slot + i;
+    const float* value = rows + i * stride;
+    const float log2 = std::max(kMinLog2, std::log2(Largest(value, head_dim) / 127.0f));
+    scales[slot] = static_cast<int16_t>(std::ceil(log2 * kLog2Steps));
+    Quantize(value, head_dim, std::exp2(scales[slot] / kLog2Steps), row);
+    for (int64_t d = 0; d < head_dim; ++d) codes[ValueCodeAt(slot, d, head_dim)] = row[d];
   }
 }
 
-// Scales of all groups as f32, [groups][kTokens].
-void DecodeScales(const std::byte* block, int64_t head_dim, float* scales) {
+void WidenScales(const Half* half, int64_t n, float* scales) {
   const hn::CappedTag<float, kHeadDimStep> df;
   const hn::Rebind<hwy::float16_t, decltype(df)> dh;
-  const auto* half = reinterpret_cast<const hwy::float16_t*>(block);
-  for (int64_t i = 0; i < NumGroups(head_dim) * kTokens; i += static_cast<int64_t>(hn::Lanes(df))) {
-    hn::Store(hn::PromoteTo(df, hn::LoadU(dh, half + i)), df, scales + i);
+  const auto* in = reinterpret_cast<const hwy::float16_t*>(half);
+  for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(df))) {
+    hn::Store(hn::PromoteTo(df, hn::LoadU(dh, in + i)), df, scales + i);
   }
 }
 
-void DecodeKeys(const std::byte* block, int64_t head_dim, float* tile) {
-  const hn::CappedTag<float, kHeadDimStep> df;
-  const hn::Rebind<int32_t, decltype(df)> di;
-  const hn::Rebind<int8_t, decltype(df)> db;
-  HWY_ALIGN float scales[kMaxGroups * kTokens];
-  DecodeScales(block, head_dim, scales);
-  const auto* codes = reinterpret_cast<const int8_t*>(block + ScaleBytes(head_dim));
-  for (int64_t d = 0; d < head_dim; ++d) {
-    const float* group_scales = scales + d / kGroup * kTokens;
-    for (int64_t t = 0; t < kTokens; t += static_cast<int64_t>(hn::Lanes(df))) {
-      const auto code = hn::PromoteTo(di, hn::LoadU(db, codes + d * kTokens + t));
-      hn::StoreU(hn::Mul(hn::ConvertTo(df, code), hn::Load(df, group_scales + t)), df,
-                 tile + d * kTokens + t);
-    }
+// n is a multiple of 16.
+HWY_INLINE void WidenCodes(const int8_t* HWY_RESTRICT in, int64_t n, int16_t* HWY_RESTRICT out) {
+  const hn::CappedTag<int16_t, 16> dw;
+  const hn::Rebind<int8_t, decltype(dw)> db;
+  for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(dw))) {
+    hn::Store(hn::PromoteTo(dw, hn::LoadU(db, in + i)), dw, out + i);
   }
 }
 
-void DecodeValues(const std::byte* block, int64_t head_dim, float* tile, int64_t stride) {
-  const hn::CappedTag<float, kHeadDimStep> df;
-  const hn::Rebind<int32_t, decltype(df)> di;
-  const hn::Rebind<int8_t, decltype(df)> db;
-  HWY_ALIGN float scales[kMaxGroups * kTokens];
-  DecodeScales(block, head_dim, scales);
-  const auto* codes = reinterpret_cast<const int8_t*>(block + ScaleBytes(head_dim));
-  for (int64_t t = 0; t < kTokens; ++t) {
-    for (int64_t d = 0; d < head_dim; d += static_cast<int64_t>(hn::Lanes(df))) {
-      const auto code = hn::PromoteTo(di, hn::LoadU(db, codes + t * head_dim + d));
-      const auto scale = hn::Set(df, scales[d / kGroup * kTokens + t]);
-      hn::StoreU(hn::Mul(hn::ConvertTo(df, code), scale), df, tile + t * stride + d);
-    }
+void UnpackKeys(const std::byte* block, int64_t head_dim, int16_t* tile, float* scales) {
+  WidenScales(reinterpret_cast<const Half*>(block), Int8KeyGroups(head_dim) * kTokens, scales);
+  WidenCodes(reinterpret_cast<const int8_t*>(block + KeyScaleBytes(head_dim)), head_dim * kTokens,
+             tile);
+}
+
+void UnpackValues(const std::byte* block, int64_t head_dim, int64_t cols, int16_t* tile,
+                  float* log2_scales) {
+  const auto* scales = reinterpret_cast<const int16_t*>(block);
+  for (int64_t t = 0; t < kTokens; ++t) log2_scales[t] = scales[t] * (1.0f / kLog2Steps);
+  const auto* codes = reinterpret_cast<const int8_t*>(block + kValueScaleBytes);
+  for (int64_t pair = 0; pair < kTokens / 2; ++pair) {
+    WidenCodes(codes + pair * 2 * head_dim, 2 * head_dim, tile + pair * 2 * cols);
   }
 }
 
@@ -147,15 +154,15 @@ namespace lode::kernels {
 
 HWY_EXPORT(StoreKeys);
 HWY_EXPORT(StoreValues);
-HWY_EXPORT(DecodeKeys);
-HWY_EXPORT(DecodeValues);
+HWY_EXPORT(UnpackKeys);
+HWY_EXPORT(UnpackValues);
 
 int64_t Int8KeyBlockBytes(int64_t head_dim) {
-  return ScaleBytes(head_dim) + kTokens * head_dim;
+  return KeyScaleBytes(head_dim) + kTokens * head_dim;
 }
 
 int64_t Int8ValueBlockBytes(int64_t head_dim) {
-  return Int8KeyBlockBytes(head_dim);
+  return kValueScaleBytes + kTokens * head_dim;
 }
 
 void Int8StoreKeys(std::byte* block, int64_t head_dim, int64_t first_slot, int64_t num_slots,
@@ -169,11 +176,34 @@ void Int8StoreValues(std::byte* block, int64_t head_dim, int64_t first_slot, int
 }
 
 void Int8DecodeKeys(const std::byte* block, int64_t head_dim, float* tile) {
-  HWY_DYNAMIC_DISPATCH(DecodeKeys)(block, head_dim, tile);
+  const auto* scales = reinterpret_cast<const Half*>(block);
+  const auto* codes = reinterpret_cast<const int8_t*>(block + KeyScaleBytes(head_dim));
+  for (int64_t d = 0; d < head_dim; ++d) {
+    for (int64_t t = 0; t < kTokens; ++t) {
+      tile[d * kTokens + t] = HalfToFloat(scales[d / kInt8KeyGroup * kTokens + t]) *
+                              static_cast<float>(codes[KeyCodeAt(t, d)]);
+    }
+  }
 }
 
 void Int8DecodeValues(const std::byte* block, int64_t head_dim, float* tile, int64_t stride) {
-  HWY_DYNAMIC_DISPATCH(DecodeValues)(block, head_dim, tile, stride);
+  const auto* scales = reinterpret_cast<const int16_t*>(block);
+  const auto* codes = reinterpret_cast<const int8_t*>(block + kValueScaleBytes);
+  for (int64_t t = 0; t < kTokens; ++t) {
+    const float scale = std::exp2(scales[t] / kLog2Steps);
+    for (int64_t d = 0; d < head_dim; ++d) {
+      tile[t * stride + d] = scale * static_cast<float>(codes[ValueCodeAt(t, d, head_dim)]);
+    }
+  }
+}
+
+void Int8UnpackKeys(const std::byte* block, int64_t head_dim, int16_t* tile, float* scales) {
+  HWY_DYNAMIC_DISPATCH(UnpackKeys)(block, head_dim, tile, scales);
+}
+
+void Int8UnpackValues(const std::byte* block, int64_t head_dim, int64_t cols, int16_t* tile,
+                      float* log2_scales) {
+  HWY_DYNAMIC_DISPATCH(UnpackValues)(block, head_dim, cols, tile, log2_scales);
 }
 
 }  // namespace lode::kernels

@@ -28,6 +28,16 @@ struct KvCodec {
   // Decode a block: keys to [head_dim][kBlockTokens], values to [kBlockTokens][stride].
   void (*decode_keys)(const std::byte* block, int64_t head_dim, float* tile);
   void (*decode_values)(const std::byte* block, int64_t head_dim, float* tile, int64_t stride);
+
+  // For types with int8 codes, else null: codes widened to 16 bits in pairs, for
+  // kernels/attention_tile_int16.h, with one scale per key and key_group components, and the
+  // base-2 logarithm of one scale per value.
+  int64_t key_group = 0;
+  int64_t (*key_groups)(int64_t head_dim) = nullptr;
+  void (*unpack_keys)(const std::byte* block, int64_t head_dim, int16_t* tile,
+                      float* scales) = nullptr;
+  void (*unpack_values)(const std::byte* block, int64_t head_dim, int64_t cols, int16_t* tile,
+                        float* log2_scales) = nullptr;
 };
 
 // All codecs, in the order of KvDType.

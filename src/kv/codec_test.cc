@@ -34,6 +34,21 @@ class KvCodecTest : public testing::TestWithParam<std::tuple<KvDType, kernels::T
  protected:
   const KvCodec& codec() const { return CodecFor(std::get<0>(GetParam())); }
 
+  // Largest error of component i, with `group` components to a scale.
+  double Bound(const std::vector<float>& rows, int64_t head_dim, int64_t i, int64_t group) const {
+    const double value = std::abs(rows[static_cast<size_t>(i)]);
+    if (codec().dtype == KvDType::kF32) return 0;
+    if (codec().dtype == KvDType::kF16) return value / 2048 + 1e-7;
+    // Half a step of the group's largest magnitude, and the rounding of the scale: f16's for keys,
+    // up by less than 2^(1/64) for values.
+    const int64_t row = i / head_dim, first = i % head_dim / group * group;
+    double largest = 0;
+    for (int64_t d = first; d < std::min(first + group, head_dim); ++d) {
+      largest = std::max(largest, std::abs(double{rows[static_cast<size_t>(row * head_dim + d)]}));
+    }
+    return largest / 127 * 0.57 + 1e-6;
+  }
+
   // Rows as they come back: stored as keys and as values in the given pieces, decoded.
   struct Decoded {
     std::vector<float> keys;    // [kTokens][head_dim]
@@ -93,20 +108,42 @@ TEST_P(KvCodecTest, RoundTrip) {
     const Decoded decoded = RoundTrip(rows, head_dim, {1, 2, 9, 31, 32});
     for (int64_t i = 0; i < kTokens * head_dim; ++i) {
       const auto at = static_cast<size_t>(i);
-      double bound = 0;  // f32 is exact
-      if (codec().dtype == KvDType::kF16) bound = std::abs(rows[at]) / 2048 + 1e-7;
-      if (codec().dtype == KvDType::kInt8) {
-        // Half a step of the group's largest magnitude, and f16's rounding of the scale.
-        const int64_t row = i / head_dim, group = i % head_dim / 32 * 32;
-        double largest = 0;
-        for (int64_t d = group; d < std::min(group + 32, head_dim); ++d) {
-          largest =
-              std::max(largest, std::abs(double{rows[static_cast<size_t>(row * head_dim + d)]}));
-        }
-        bound = largest / 127 * (0.5 + 127.0 / 2048) + 1e-6;
+      ASSERT_NEAR(decoded.keys[at], rows[at], Bound(rows, head_dim, i, 32)) << head_dim << " " << i;
+      ASSERT_NEAR(decoded.values[at], rows[at], Bound(rows, head_dim, i, head_dim))
+          << head_dim << " " << i;
+    }
+  }
+}
+
+TEST_P(KvCodecTest, UnpackedCodesTimesScalesAreTheDecodedBlock) {
+  const KvCodec& c = codec();
+  if (c.unpack_keys == nullptr) return;  // a type without codes
+  for (const int64_t head_dim : {8, 40, 64, 256}) {
+    const std::vector<float> rows = RandomRows(head_dim, 4);
+    const Decoded decoded = RoundTrip(rows, head_dim, {32});
+    Block keys(c.key_block_bytes(head_dim)), values(c.value_block_bytes(head_dim));
+    c.store_keys(keys.data(), head_dim, 0, kTokens, rows.data(), head_dim);
+    c.store_values(values.data(), head_dim, 0, kTokens, rows.data(), head_dim);
+    const int64_t cols = head_dim + 24, groups = c.key_groups(head_dim);
+    Block key_tile(head_dim * kTokens * 2), value_tile(cols * kTokens * 2);
+    Block key_scales(groups * kTokens * 4), value_scales(kTokens * 4);
+    const auto* k = reinterpret_cast<int16_t*>(key_tile.data());
+    const auto* v = reinterpret_cast<int16_t*>(value_tile.data());
+    const auto* ks = reinterpret_cast<float*>(key_scales.data());
+    const auto* vs = reinterpret_cast<float*>(value_scales.data());
+    c.unpack_keys(keys.data(), head_dim, reinterpret_cast<int16_t*>(key_tile.data()),
+                  reinterpret_cast<float*>(key_scales.data()));
+    c.unpack_values(values.data(), head_dim, cols, reinterpret_cast<int16_t*>(value_tile.data()),
+                    reinterpret_cast<float*>(value_scales.data()));
+    for (int64_t t = 0; t < kTokens; ++t) {
+      for (int64_t d = 0; d < head_dim; ++d) {
+        const float key = static_cast<float>(k[(d / 2 * kTokens + t) * 2 + d % 2]) *
+                          ks[d / c.key_group * kTokens + t];
+        const float value =
+            static_cast<float>(v[(t / 2 * cols + d) * 2 + t % 2]) * std::exp2(vs[t]);
+        ASSERT_EQ(key, decoded.keys[static_cast<size_t>(t * head_dim + d)]) << t << " " << d;
+        ASSERT_EQ(value, decoded.values[static_cast<size_t>(t * head_dim + d)]) << t << " " << d;
       }
-      ASSERT_NEAR(decoded.keys[at], rows[at], bound) << head_dim << " " << i;
-      ASSERT_NEAR(decoded.values[at], rows[at], bound) << head_dim << " " << i;
     }
   }
 }

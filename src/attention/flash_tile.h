@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// One query tile of flash attention against one range of keys.
+//
+// A query tile is some tokens of a call times the query heads that share a KV head: row = token *
+// group + head. Each block of keys and values is decoded once for all rows. Types with int8 codes
+// are multiplied in integers (kernels/attention_tile_int16.h), the others in f32
+// (kernels/attention_tile.h).
+#ifndef LODE_ATTENTION_FLASH_TILE_H_
+#define LODE_ATTENTION_FLASH_TILE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/attention.h"
+#include "kernels/attention_tile.h"
+
+namespace lode {
+
+// A growing array whose start is aligned for the kernels. Contents do not survive growth.
+class AlignedBuffer {
+ public:
+  template <class T>
+  T* Reserve(int64_t count) {
+    return static_cast<T*>(ReserveBytes(count * int64_t{sizeof(T)}));
+  }
+
+ private:
+  void* ReserveBytes(int64_t bytes);
+  std::vector<char> storage_;
+};
+
+// Working memory of one thread.
+struct FlashScratch {
+  AlignedBuffer queries;       // scaled, [rows, head_dim]
+  AlignedBuffer codes;         // queries in 16 bits, [rows, head_dim]
+  AlignedBuffer factors;       // per row: what one unit of a query's codes is worth
+  AlignedBuffer scores;        // of a tile of keys
+  AlignedBuffer weights;       // in 16 bits, of a block
+  AlignedBuffer block;         // one decoded block
+  AlignedBuffer scales;        // of its keys and values
+  AlignedBuffer products;      // [rows, output_cols], integers
+  AlignedBuffer steps;         // per row: keep and gain of kernels::Int16Block
+  AlignedBuffer state;         // a softmax state that need not outlive its task
+  std::vector<int32_t> begin;  // [rows] first key of the tile that the row attends to
+  std::vector<int32_t> end;
+};
+
+// The sizes that all tiles of a call share.
+struct FlashShape {
+  FlashShape(const AttentionInputs& inputs, const KvCacheOptions& options);
+
+  int64_t rows() const { return tile_tokens * group; }
+  // The state of one tile inside a buffer of state_floats floats.
+  kernels::SoftmaxState StateIn(float* buffer) const;
+
+  int64_t head_dim;
+  int64_t output_cols;  // head_dim, padded for the kernels
+  int64_t group;        // query heads per KV head
+  int64_t tile_tokens;  // of a full tile
+  int64_t padded_rows;  // rows(), padded for the kernels
+  int64_t state_floats;
+};
+
+// Tokens [first_token, first_token + num_tokens) of the call, one KV head's group.
+struct QueryTile {
+  int32_t kv_head = 0;
+  int64_t first_token = 0;
+  int64_t num_tokens = 0;
+};
+
+// First key that `token` of the call attends to.
+int64_t FirstKey(const AttentionInputs& inputs, int64_t token);
+
+// Sets `state` to the softmax state of a query tile over the keys at positions [begin, end) that it
+// attends to. `begin` is a multiple of KvCache::kBlockTokens.
+void AttendRange(const AttentionInputs& inputs, const KvCache& cache, const FlashShape& shape,
+                 const QueryTile& tile, int64_t begin, int64_t end, FlashScratch& scratch,
+                 kernels::SoftmaxState& state);
+
+}  // namespace lode
+
+#endif  // LODE_ATTENTION_FLASH_TILE_H_

@@ -3,10 +3,14 @@
 """Compares chat template renders with jinja2's, set up as Hugging Face transformers does.
 
   make_golden_templates.py FOLDER [--tool build/release/src/tokenizer/lode_render_template]
+  make_golden_templates.py --gguf FILE     writes tests/data/tokenizer/qwen_chat.tsv
 
 FOLDER holds .jinja files (models/templates of the source package of llama-cpp-python, for example;
 the templates belong to their vendors and are not in this repository). Each is rendered with four
 conversations. Prints one line per render that differs and a summary; exits 1 below --at-least.
+
+qwen_chat.tsv has a line per conversation, rendered with the template inside a Qwen2.5 file: tools,
+the messages, and last the text (\\n and \\\\ escaped).
 """
 
 import argparse
@@ -21,6 +25,7 @@ import jinja2
 import jinja2.ext
 import jinja2.sandbox
 
+GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "tests/data/tokenizer/qwen_chat.tsv"
 BOS, EOS = "<s>", "</s>"
 TOOLS = [
     {
@@ -30,8 +35,8 @@ TOOLS = [
             "description": 'Weather of a city, in °C & <html>\'s "quotes"',
             "parameters": {
                 "type": "object",
-                "properties": {"city": {"type": "string", "description": "Zürich"}},
                 "required": ["city"],
+                "properties": {"city": {"type": "string", "description": "Zürich"}},
             },
         },
     }
@@ -46,6 +51,12 @@ CALL = {
             "function": {"name": "get_weather", "arguments": {"city": "Zürich", "days": 2}},
         }
     ],
+}
+ANSWER = {
+    "role": "tool",
+    "tool_call_id": "call00001",
+    "name": "get_weather",
+    "content": '{"t": 21.5}',
 }
 CONVERSATIONS = [
     ("plain", [{"role": "user", "content": "Hello, 世界 <b>&</b>!"}], None),
@@ -64,20 +75,7 @@ CONVERSATIONS = [
         [{"role": "system", "content": "Use tools."}, {"role": "user", "content": "Weather?"}],
         TOOLS,
     ),
-    (
-        "tool call",
-        [
-            {"role": "user", "content": "Weather?"},
-            CALL,
-            {
-                "role": "tool",
-                "tool_call_id": "call00001",
-                "name": "get_weather",
-                "content": '{"t": 21.5}',
-            },
-        ],
-        TOOLS,
-    ),
+    ("tool call", [{"role": "user", "content": "Weather?"}, CALL, ANSWER], TOOLS),
 ]
 
 
@@ -164,16 +162,30 @@ def ours(tool, path):
     return results
 
 
+def write_golden(path):
+    import gguf
+
+    source = gguf.GGUFReader(path).fields["tokenizer.chat_template"].contents()
+    with open(GOLDEN, "w", encoding="utf-8", newline="\n") as out:
+        for (_, messages, tools), (ok, text) in zip(CONVERSATIONS, reference(source)):
+            assert ok, text
+            fields = [json.dumps(field, ensure_ascii=False) for field in [tools, *messages]]
+            fields.append(text.replace("\\", "\\\\").replace("\n", "\\n"))
+            out.write("\t".join(fields) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("folder", type=pathlib.Path, nargs="?")
+    parser.add_argument("--gguf", help="a Qwen2.5 file")
     parser.add_argument("--tool", default="build/release/src/tokenizer/lode_render_template")
-    parser.add_argument(
-        "--at-least", type=int, default=0, help="fail below this many equal renders"
-    )
+    parser.add_argument("--at-least", type=int, default=0, help="exit 1 below this many")
     args = parser.parse_args()
+    if args.gguf:
+        write_golden(args.gguf)
+        return 0
     count = collections.Counter()
     for path in sorted(args.folder.glob("*.jinja")):
         expected = reference(path.read_text(encoding="utf-8"))
@@ -181,22 +193,20 @@ def main():
             CONVERSATIONS, expected, ours(args.tool, path), strict=True
         ):
             if not want[0]:
-                count["refused by jinja2, " + ("rendered" if got[0] else "refused") + " by us"] += 1
+                ours_did = "rendered" if got[0] else "refused"
+                count[f"refused by jinja2, {ours_did} by us"] += 1
                 continue
             outcome = "equal" if got == want else "differs" if got[0] else "error"
             count[outcome] += 1
             if outcome != "equal":
                 at = next((i for i, (a, b) in enumerate(zip(want[1], got[1])) if a != b), 0)
+                part = slice(max(0, at - 20), at + 40)
                 where = (
-                    got[1]
-                    if outcome == "error"
-                    else f"{want[1][at - 20 : at + 40]!r} became {got[1][at - 20 : at + 40]!r}"
+                    got[1] if outcome == "error" else f"{want[1][part]!r} became {got[1][part]!r}"
                 )
                 print(f"{outcome}: {path.name}, {name}: {where}")
-    print(
-        f"jinja2 {jinja2.__version__}: "
-        + ", ".join(f"{n} {what}" for what, n in sorted(count.items()))
-    )
+    summary = ", ".join(f"{n} {what}" for what, n in sorted(count.items()))
+    print(f"jinja2 {jinja2.__version__}: {summary}")
     return 0 if count["equal"] >= args.at_least else 1
 
 

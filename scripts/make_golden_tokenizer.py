@@ -3,14 +3,15 @@
 """Makes the goldens of src/tokenizer: for every line of a corpus the ids that Hugging Face's
 `tokenizers` gives, as one 64-bit hash per line.
 
-  make_golden_tokenizer.py       goldens of the small vocabularies from the committed corpus
+  make_golden_tokenizer.py                 goldens of the small vocabularies, committed corpus
   make_golden_tokenizer.py --qwen F --gemma F   also those of real models' GGUF files
-  make_golden_tokenizer.py --corpus             first writes the corpus and trains the vocabularies
+  make_golden_tokenizer.py --corpus        first writes the corpus and trains the small vocabularies
 
 tests/data/tokenizer/ holds corpus.txt (one text per line; \\n, \\r and \\\\ are escaped), NAME.json
-(small vocabularies with the published pre-tokenizers), NAME.fnv (8 bytes per line, little endian)
-and versions.txt. A hash is FNV-1a over the ids as 32-bit integers: those with control tokens left
-as text, then -1, then those with control tokens parsed. BOS and EOS are not included.
+(small vocabularies with the published pre-tokenizers; training breaks ties differently from run to
+run, so they are data, not derived), NAME.fnv (8 bytes per line, little endian) and versions.txt. A
+hash is FNV-1a over the ids as 32-bit integers: those with control tokens left as text, then -1,
+then those with control tokens parsed. BOS and EOS are not included.
 """
 
 import argparse
@@ -64,21 +65,25 @@ RANGES = {  # letters and marks of 14 scripts
     "kana": [(0x3041, 0x30FF)],
     "han": [(0x4E00, 0x5FFF), (0x20000, 0x20100)],
 }
-ENGLISH = """the of and to in is that it was for on are as with his they at be this from I have or
-by one had not but what all were when we there can an your which their said if do will
-each about how up out them then she many some so these would other into has more her
-two like him see time could no make than first been its who now people my made over
-did down only way find use may water long little very after words called just where
-most know get through back much before go good new write our used me man too any day
-same right look think also around another came come work three word must because does
-part even place well such here take why things help put years different away again off
-went old number great tell men say small every found still between name should home
-big give air line set own under read last never us left end along while might next
-sound below saw something thought both few those always looked show large often
-together asked house don't it's we've I'll you're he'd I'm can't WON'T O'Neill""".split()
-ACCENTED = """naïve café résumé über Straße señor façade coöperate Øresund Łódź
-Đặng Nguyễn tiếng Việt
+ENGLISH = (
+    """
+the of and to in is that it was for on are as with his they at be this from I have or by one had
+not but what all were when we there can an your which their said if do will each about how up out
+them then she many some so these would other into has more her two like him see time could no make
+than first been its who now people my made over did down only way find use may water long little
+very after words called just where most know get through back much before go good new write our
+used me man too any day same right look think also around another came come work three word must
+because does part even place well such here take why things help put years different away again
+off went old number great tell men say small every found still between name should home big give
+air line set own under read last never us left end along while might next sound below saw
+something thought both few those always looked show large often together asked house don't it's
+we've I'll you're he'd I'm can't WON'T O'Neill
+""".split()
+)
+ACCENTED = (
+    """naïve café résumé über Straße señor façade coöperate Øresund Łódź Đặng Nguyễn tiếng Việt
 crème brûlée jalapeño Zürich ångström Čapek İstanbul ǅ ﬁn ſo K Å""".split()
+)
 HAND = [
     "नमस्ते दुनिया, यह एक परीक्षा है।",
     "สวัสดีชาวโลก นี่คือการทดสอบ",
@@ -190,15 +195,8 @@ def make_corpus(rng):
         return (text[0].upper() + text[1:] if rng.random() < 0.5 else text) + rng.choice(".?!,;:\n")
 
     def emoji():
-        pool = [chr(c) for c in range(0x1F300, 0x1F64F)] + [
-            "\u200d",
-            "\ufe0f",
-            "\U0001f3fd",
-            "❤",
-            "☀",
-            " ",
-            "ok",
-        ]
+        pool = [chr(c) for c in range(0x1F300, 0x1F64F)]
+        pool += ["\u200d", "\ufe0f", "\U0001f3fd", "❤", "☀", " ", "ok"]
         return "".join(rng.choice(pool) for _ in range(rng.randint(1, 12)))
 
     def code():
@@ -254,12 +252,11 @@ def train_byte_level(lines, normalizer, steps, use_regex, extra_word=None):
         tokenizer.normalizer = normalizer
     splits = [pre_tokenizers.Split(Regex(step), "isolated") for step in steps]
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
-    tokenizer.pre_tokenizer = (
-        pre_tokenizers.Sequence([*splits, byte_level]) if splits else byte_level
-    )
+    steps = [*splits, byte_level]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps) if splits else byte_level
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=1800, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=1800, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
     tokenizer.train_from_iterator(lines, trainer)
     if extra_word:  # in the vocabulary, but no merge leads to it
@@ -419,9 +416,7 @@ def main():
     DATA.mkdir(parents=True, exist_ok=True)
     if args.corpus:
         lines = make_corpus(random.Random(3))
-        (DATA / "corpus.txt").write_text(
-            "".join(escape(line) + "\n" for line in lines), encoding="utf-8", newline="\n"
-        )
+        (DATA / "corpus.txt").write_bytes("".join(escape(line) + "\n" for line in lines).encode())
         for name, tokenizer in train_all(lines).items():
             (DATA / f"{name}.json").write_text(tokenizer.to_str(), encoding="utf-8")
     text = (DATA / "corpus.txt").read_bytes().decode("utf-8")
@@ -432,8 +427,10 @@ def main():
         write_golden("real_qwen", qwen_from_gguf(args.qwen), lines)
     if args.gemma:
         write_golden("real_gemma", gemma_from_gguf(args.gemma), lines)
-    versions = f"python {sys.version.split()[0]}, tokenizers {tokenizers.__version__}, Unicode {unicodedata.unidata_version}\n"
-    (DATA / "versions.txt").write_text(versions)
+    (DATA / "versions.txt").write_text(
+        f"python {sys.version.split()[0]}, tokenizers {tokenizers.__version__}, "
+        f"Unicode {unicodedata.unidata_version}\n"
+    )
 
 
 if __name__ == "__main__":

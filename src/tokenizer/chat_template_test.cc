@@ -6,8 +6,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <ctime>
-#include <thread>
+#include <fstream>
+#include <sstream>
 
 #include "tokenizer/builtin_templates.h"
 #include "tokenizer/byte_level.h"
@@ -172,6 +175,14 @@ std::unique_ptr<Tokenizer> ChatMlTokenizer() {
   return std::move(BuildTokenizer(spec)).value();
 }
 
+std::string Escaped(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    result += c == '\n' ? "\\n" : c == '\\' ? "\\\\" : std::string(1, c);
+  }
+  return result;
+}
+
 int64_t CountControls(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
   return std::count_if(ids.begin(), ids.end(), [&](TokenId id) { return tokenizer.IsControl(id); });
 }
@@ -235,6 +246,52 @@ TEST(BuiltinTemplate, GemmaHasItsFamilysOwnAndOthersNone) {
       "<start_of_turn>model\n");
   EXPECT_EQ(Render(gemma, {{"user", "a"}, {"user", "b"}}),
             "InvalidArgument: Conversation roles must alternate user/assistant/user/assistant/...");
+}
+
+// Conversations rendered by jinja2 with the template inside the Qwen2.5 file.
+TEST(RealTemplate, QwenRendersAsJinja2) {
+  const char* path = std::getenv("LODE_TEST_QWEN");
+  if (path == nullptr) GTEST_SKIP() << "LODE_TEST_QWEN does not name a GGUF file";
+  const auto source = OpenWeights(path);
+  ASSERT_TRUE(source.ok()) << source.status().ToString();
+  const auto tokenizer = Tokenizer::Load(**source);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().ToString();
+  const auto chat = ChatTemplate::Load(**source, **tokenizer);
+  ASSERT_TRUE(chat.ok()) << chat.status().ToString();
+  std::ifstream golden("tests/data/tokenizer/qwen_chat.tsv");
+  int rendered = 0;
+  for (std::string line; std::getline(golden, line); ++rendered) {
+    std::vector<std::string> fields;
+    std::istringstream split(line);
+    for (std::string field; std::getline(split, field, '\t');) fields.push_back(field);
+    ChatRenderOptions options;
+    options.tools_json = fields.front() == "null" ? "" : fields.front();
+    std::vector<ChatMessage> messages;
+    for (size_t i = 1; i + 1 < fields.size(); ++i) messages.push_back({"", "", fields[i]});
+    const auto text = (*chat)->Render(messages, options);
+    ASSERT_TRUE(text.ok()) << text.status().ToString();
+    EXPECT_EQ(Escaped(*text), fields.back());
+    const auto ids = (*chat)->RenderTokens(**tokenizer, messages, options);
+    ASSERT_TRUE(ids.ok()) << ids.status().ToString();
+    EXPECT_EQ(*ids, (*tokenizer)->Encode(*text, {.add_special = false, .parse_special = true}));
+  }
+  EXPECT_EQ(rendered, 4);
+}
+
+// Gemma's file has no template: its family's own is used and its control tokens are found.
+TEST(RealTemplate, GemmaUsesTheBuiltinOne) {
+  const char* path = std::getenv("LODE_TEST_GEMMA");
+  if (path == nullptr) GTEST_SKIP() << "LODE_TEST_GEMMA does not name a GGUF file";
+  const auto source = OpenWeights(path);
+  ASSERT_TRUE(source.ok()) << source.status().ToString();
+  const auto tokenizer = Tokenizer::Load(**source);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().ToString();
+  const auto chat = ChatTemplate::Load(**source, **tokenizer);
+  ASSERT_TRUE(chat.ok()) << chat.status().ToString();
+  const auto ids = (*chat)->RenderTokens(**tokenizer, {{"user", "<end_of_turn>"}}, {});
+  ASSERT_TRUE(ids.ok()) << ids.status().ToString();
+  EXPECT_EQ(ids->front(), (*tokenizer)->bos());
+  EXPECT_EQ(CountControls(**tokenizer, *ids), 4);  // <bos>, <start_of_turn> twice, <end_of_turn>
 }
 
 }  // namespace

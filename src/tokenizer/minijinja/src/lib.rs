@@ -3,8 +3,8 @@
 //! jinja2: trim_blocks, lstrip_blocks, loop controls, `tojson` without HTML escapes,
 //! `raise_exception`, `strftime_now`, Python's string and dict methods, `{% generation %}`.
 //!
-//! Nothing unwinds across the border: every entry point catches panics. Fuel bounds the work and the
-//! memory of a render, MAX_OUTPUT its output.
+//! Nothing unwinds across the border: every entry point catches panics. Fuel bounds the work and
+//! the memory of a render, MAX_OUTPUT its output.
 
 mod marks;
 mod python;
@@ -53,7 +53,12 @@ pub struct LodeText {
 
 fn text(code: Code, s: String) -> LodeText {
     let mut bytes = std::mem::ManuallyDrop::new(s.into_bytes());
-    LodeText { code: code as i32, data: bytes.as_mut_ptr(), size: bytes.len(), capacity: bytes.capacity() }
+    LodeText {
+        code: code as i32,
+        data: bytes.as_mut_ptr(),
+        size: bytes.len(),
+        capacity: bytes.capacity(),
+    }
 }
 
 struct Template {
@@ -105,7 +110,9 @@ fn describe(error: &Error) -> (Code, String) {
         }
         source = e.source();
     }
-    let line = error.line().map_or(String::new(), |line| format!(" (line {line})"));
+    let line = error
+        .line()
+        .map_or(String::new(), |line| format!(" (line {line})"));
     let what = match error.detail() {
         Some(detail) => format!("{}: {}{}", error.kind(), detail, line),
         None => format!("{}{}", error.kind(), line),
@@ -129,7 +136,11 @@ fn describe(error: &Error) -> (Code, String) {
 fn environment(strftime_now: StrftimeNow) -> Environment<'static> {
     let mut env = Environment::new();
     env.set_syntax(
-        SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().expect("constant syntax"),
+        SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build()
+            .expect("constant syntax"),
     );
     env.set_fuel(Some(FUEL));
     env.set_recursion_limit(MAX_RECURSION);
@@ -163,19 +174,29 @@ fn render(
     let mut root: serde_json::Value = serde_json::from_str(input)
         .map_err(|e| (Code::Internal, format!("conversation is not JSON: {e}")))?;
     if !control.is_empty() {
-        *marks_out = marks::mark(&mut root, control)
-            .ok_or((Code::Limit, "no private-use characters left for marks".to_string()))?;
+        *marks_out = marks::mark(&mut root, control).ok_or((
+            Code::Limit,
+            "no private-use characters left for marks".to_string(),
+        ))?;
     }
     let Some(map) = root.as_object_mut() else {
-        return Err((Code::Internal, "conversation is not a JSON object".to_string()));
+        return Err((
+            Code::Internal,
+            "conversation is not a JSON object".to_string(),
+        ));
     };
-    map.entry("bos_token").or_insert_with(|| template.bos.clone().into());
-    map.entry("eos_token").or_insert_with(|| template.eos.clone().into());
+    map.entry("bos_token")
+        .or_insert_with(|| template.bos.clone().into());
+    map.entry("eos_token")
+        .or_insert_with(|| template.eos.clone().into());
     let mut captured = LimitedOutput { bytes: Vec::new() };
     let compiled = template.env.get_template(NAME).map_err(|e| describe(&e))?;
     let value = Value::from(Serde(&root));
-    compiled.render_captured_to(value, &mut captured).map_err(|e| describe(&e))?;
-    String::from_utf8(captured.bytes).map_err(|_| (Code::Internal, "output is not UTF-8".to_string()))
+    compiled
+        .render_captured_to(value, &mut captured)
+        .map_err(|e| describe(&e))?;
+    String::from_utf8(captured.bytes)
+        .map_err(|_| (Code::Internal, "output is not UTF-8".to_string()))
 }
 
 struct LimitedOutput {
@@ -195,7 +216,8 @@ impl std::io::Write for LimitedOutput {
 }
 
 fn guarded(f: impl FnOnce() -> LodeText) -> LodeText {
-    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| text(Code::Internal, "panic in minijinja".to_string()))
+    catch_unwind(AssertUnwindSafe(f))
+        .unwrap_or_else(|_| text(Code::Internal, "panic in minijinja".to_string()))
 }
 
 /// # Safety
@@ -215,7 +237,7 @@ pub struct LodeView {
     size: usize,
 }
 
-/// Compiles `source`; `*out` becomes a handle for lode_jinja_render, to be given to lode_jinja_free.
+/// Compiles `source`; `*out` becomes a handle for lode_jinja_render, freed by lode_jinja_free.
 ///
 /// # Safety
 /// All views point to their bytes; `out` is writable.
@@ -236,7 +258,11 @@ pub unsafe extern "C" fn lode_jinja_compile(
             let (code, message) = describe(&error);
             return text(code, message);
         }
-        let template = Box::new(Template { env, bos: lossy(&bos), eos: lossy(&eos) });
+        let template = Box::new(Template {
+            env,
+            bos: lossy(&bos),
+            eos: lossy(&eos),
+        });
         *out = Box::into_raw(template).cast();
         text(Code::Ok, String::new())
     })

@@ -94,10 +94,15 @@ pub fn mark(root: &mut Value, control: &[&str]) -> Option<String> {
         }
     });
     let mut free = PRIVATE_USE.filter(|c| !used.contains(c));
-    let mut marker = Marker { prefixes: Vec::new(), marks: Vec::new() };
+    let mut marker = Marker {
+        prefixes: Vec::new(),
+        marks: Vec::new(),
+    };
     let mut pairs = String::new();
     for token in control {
-        let Some(first) = token.chars().next() else { continue };
+        let Some(first) = token.chars().next() else {
+            continue;
+        };
         let prefix: String = token.chars().take(PREFIX).collect();
         if !marker.prefixes.contains(&prefix) {
             marker.prefixes.push(prefix);

@@ -32,23 +32,41 @@ pub fn tojson(value: &Value, args: Kwargs) -> Result<Value, Error> {
     };
     let (item_separator, key_separator) = match separators.as_deref() {
         Some([item, key]) => (item.clone(), key.clone()),
-        Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "separators must be a pair")),
+        Some(_) => {
+            return Err(Error::new(
+                ErrorKind::InvalidOperation,
+                "separators must be a pair",
+            ))
+        }
         None if indent.is_some() => (",".to_string(), ": ".to_string()),
         None => (", ".to_string(), ": ".to_string()),
     };
-    let style = JsonStyle { ensure_ascii, sort_keys, indent, item_separator, key_separator };
+    let style = JsonStyle {
+        ensure_ascii,
+        sort_keys,
+        indent,
+        item_separator,
+        key_separator,
+    };
     let mut out = String::new();
     write_json(&mut out, value, &style, 0)?;
     Ok(Value::from(out))
 }
 
-fn write_json(out: &mut String, value: &Value, style: &JsonStyle, depth: usize) -> Result<(), Error> {
+fn write_json(
+    out: &mut String,
+    value: &Value,
+    style: &JsonStyle,
+    depth: usize,
+) -> Result<(), Error> {
     check_depth(depth)?;
     match value.kind() {
         ValueKind::None => out.push_str("null"),
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
         ValueKind::Number => out.push_str(&number(value)),
-        ValueKind::String => quote_json(out, value.as_str().unwrap_or_default(), style.ensure_ascii),
+        ValueKind::String => {
+            quote_json(out, value.as_str().unwrap_or_default(), style.ensure_ascii)
+        }
         ValueKind::Seq | ValueKind::Iterable => {
             let items: Vec<Value> = value.try_iter()?.collect();
             let write = |out: &mut String, item: &Value| write_json(out, item, style, depth + 1);
@@ -155,7 +173,11 @@ fn python_float(float: f64) -> String {
     if (-4..16).contains(&exponent) {
         return format!("{float:?}");
     }
-    format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
+    format!(
+        "{digits}e{}{:02}",
+        if exponent < 0 { '-' } else { '+' },
+        exponent.abs()
+    )
 }
 
 /// The formatter of `{{ value }}`: Python's str().
@@ -170,7 +192,10 @@ pub fn print(out: &mut Output, _state: &mut State, value: &Value) -> Result<(), 
 
 /// The test `iterable`: None is not (templates ask `tools is iterable and tools|length > 0`).
 pub fn is_iterable(value: &Value) -> bool {
-    !matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number | ValueKind::Plain)
+    !matches!(
+        value.kind(),
+        ValueKind::None | ValueKind::Bool | ValueKind::Number | ValueKind::Plain
+    )
 }
 
 /// The filter `string`.
@@ -221,7 +246,11 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
     let Some(text) = value.as_str() else {
         return write_str(out, value, depth);
     };
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    let quote = if text.contains('\'') && !text.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
     out.push(quote);
     for c in text.chars() {
         match c {
@@ -238,10 +267,13 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
     Ok(())
 }
 
-/// Values nest as deep as the caller's JSON (serde_json stops at 128) or as the template builds them.
+/// Values nest as deep as the caller's JSON (serde_json stops at 128) or as a template builds them.
 fn check_depth(depth: usize) -> Result<(), Error> {
     if depth > 200 {
-        return Err(Error::new(ErrorKind::InvalidOperation, "recursion limit: value nested too deeply"));
+        return Err(Error::new(
+            ErrorKind::InvalidOperation,
+            "recursion limit: value nested too deeply",
+        ));
     }
     Ok(())
 }

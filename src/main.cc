@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/build_info.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/exit_code.h"
@@ -19,9 +20,13 @@ struct Command {
 };
 
 constexpr Command kCommands[] = {
+    {"run", "Answer a prompt, or chat", RunRun},
     {"pull", "Fetch a model by name", RunPull},
+    {"plan", "Show the memory a model will take", RunPlan},
     {"inspect", "Show what a model file holds", RunInspect},
     {"tokenize", "Show the tokens of a text", RunTokenize},
+    {"eval", "Measure how well a model predicts a text", RunEval},
+    {"bench", "Measure speed at depth, against the machine's limits", RunBench},
 };
 
 constexpr char kExamples[] =
@@ -56,7 +61,8 @@ Status Dispatch(Console& console, const ArgList& words) {
     return Dispatch(console, {rest.front(), "--help"});
   }
   if (verb == "--version" || verb == "version") {
-    return console.Out("lode " LODE_VERSION " (" LODE_COMMIT ", " LODE_BUILD_TYPE ")\n");
+    return console.Out(std::string("lode ") + BuildVersion() + " (" + BuildCommit() + ", " +
+                       BuildType() + ")\n");
   }
   std::vector<std::string> names = {"help", "version"};
   for (const Command& command : kCommands) {

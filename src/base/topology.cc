@@ -153,6 +153,7 @@ ThreadBudget UsableThreads(const SystemView& system) {
   }
   ThreadBudget budget;
   budget.threads = std::max(1, static_cast<int32_t>(std::floor(std::min<double>(quota, affinity))));
+  budget.limited_by_quota = quota < affinity;
   char quota_text[64] = "no CPU quota";
   if (std::isfinite(quota)) {
     std::snprintf(quota_text, sizeof(quota_text), "the control group's quota is %d.%02d CPUs",

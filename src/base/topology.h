@@ -24,7 +24,8 @@ struct SystemView {
 
 struct ThreadBudget {
   int32_t threads = 1;
-  std::string reason;  // "2 threads: affinity allows 2 CPUs, no CPU quota"
+  bool limited_by_quota = false;  // to less than the affinity allows
+  std::string reason;             // "2 threads: affinity allows 2 CPUs, no CPU quota"
 };
 // Never fails: what cannot be read does not limit.
 ThreadBudget UsableThreads(const SystemView& system = {});

@@ -33,6 +33,7 @@ class TopologyTest : public testing::Test {
 TEST_F(TopologyTest, NothingReadableMeansAffinity) {
   const ThreadBudget budget = UsableThreads(system_);
   EXPECT_EQ(budget.threads, 8);
+  EXPECT_FALSE(budget.limited_by_quota);
   EXPECT_EQ(budget.reason, "8 threads: affinity allows 8 CPUs, no CPU quota");
 }
 
@@ -41,6 +42,7 @@ TEST_F(TopologyTest, V2QuotaIsRoundedDown) {
   Write("/cgroup/app/cpu.max", "250000 100000\n");
   const ThreadBudget budget = UsableThreads(system_);
   EXPECT_EQ(budget.threads, 2);
+  EXPECT_TRUE(budget.limited_by_quota);
   EXPECT_EQ(budget.reason,
             "2 threads: affinity allows 8 CPUs, the control group's quota is 2.50 CPUs");
 }

@@ -10,8 +10,12 @@
 
 namespace lode::cli {
 
+Status RunBench(Console& console, const ArgList& list);
+Status RunEval(Console& console, const ArgList& list);
 Status RunInspect(Console& console, const ArgList& list);
+Status RunPlan(Console& console, const ArgList& list);
 Status RunPull(Console& console, const ArgList& list);
+Status RunRun(Console& console, const ArgList& list);
 Status RunTokenize(Console& console, const ArgList& list);
 
 }  // namespace lode::cli

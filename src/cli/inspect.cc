@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `lode inspect`: what a model file holds, from its headers alone. Text from the file is printed as
-// JSON strings, so a hostile file cannot send control sequences to the terminal.
+// `lode inspect`: what a model file holds, from its headers and vocabulary. Text from the file is
+// printed as JSON strings, so a hostile file cannot send control sequences to the terminal.
 #include <map>
 #include <string>
 #include <string_view>
@@ -10,6 +10,8 @@
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "formats/weight_source.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/tokenizer.h"
 
 namespace lode::cli {
 namespace {
@@ -41,20 +43,16 @@ Summary Summarise(const WeightSource& source) {
   Summary summary;
   summary.architecture = text("general.architecture");
   summary.name = text("general.name");
-  summary.tokenizer = text("tokenizer.ggml.model");
-  if (const std::string pre = text("tokenizer.ggml.pre"); !pre.empty()) {
-    summary.tokenizer += "/" + pre;
-  }
-  if (summary.tokenizer.empty() && !source.side_file("tokenizer.json").empty()) {
-    summary.tokenizer = "tokenizer.json";
-  }
-  if (const auto tokens = metadata.GetStrings("tokenizer.ggml.tokens"); tokens.ok()) {
-    summary.vocab_size = static_cast<int64_t>((*tokens)->size());
+  if (const auto tokenizer = Tokenizer::Load(source); tokenizer.ok()) {
+    summary.tokenizer = (*tokenizer)->kind();
+    summary.vocab_size = (*tokenizer)->vocab_size();
+    summary.has_chat_template = ChatTemplate::Load(source, **tokenizer).ok();
+  } else {
+    summary.tokenizer = "not usable: " + tokenizer.status().message();
   }
   const auto context =
       metadata.GetIntOr(summary.architecture + ".context_length", 0, int64_t{1} << 40, 0);
   if (context.ok()) summary.context_length = *context;
-  summary.has_chat_template = metadata.Has("tokenizer.chat_template");
   for (const StoredTensor& tensor : source.tensors()) {
     TypeTotal& total = summary.types[Traits(tensor.view.type).name];
     total.tensors += 1;
@@ -200,8 +198,8 @@ Status RunInspect(Console& console, const ArgList& list) {
   std::string model;
   bool as_json = false, only_summary = false;
   Args args("inspect", "FILE [OPTIONS]",
-            "Shows what a model file holds: architecture, size, types, metadata and tensors. Only "
-            "headers are read, so it is instant for any size.",
+            "Shows what a model file holds: architecture, size, types, metadata and tensors. The "
+            "weights are not read, so it is quick for any size.",
             "  lode inspect model.gguf\n"
             "  lode inspect model-00001-of-00003.gguf    all parts of a split file\n"
             "  lode inspect hugging_face_folder/ --summary\n"

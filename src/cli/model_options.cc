@@ -4,8 +4,9 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/log.h"
+#include "base/topology.h"
 #include "cli/catalogue.h"
-#include "cli/console.h"
 
 namespace lode::cli {
 
@@ -22,12 +23,66 @@ Result<std::string> ResolveModel(const std::string& name) {
     return WithHint(NotFoundError(name + ": not fetched yet (looked for " + path + ")"),
                     "`lode pull " + name + "` fetches it");
   }
+  // `lode pull NAME --url ...` keeps the file under its own name.
+  if (name.find('/') == std::string::npos) {
+    const std::string path = CacheFolder() + "/" + name;
+    if (std::filesystem::exists(path, ignored)) return path;
+  }
   std::vector<std::string> names;
   for (const CatalogueEntry& entry : Catalogue()) names.push_back(entry.name);
   const std::string nearest = NearestName(name, names);
   return WithHint(
       NotFoundError(name + ": no such file or folder, and no such name in the catalogue"),
       nearest.empty() ? "`lode pull` lists the catalogue" : "did you mean " + nearest + "?");
+}
+
+void ModelOptions::AddTo(Args& args) {
+  args.Text("-m, --model", "MODEL", &model, "A file, a folder, or a name fetched by `lode pull`.");
+  args.Int("-t, --threads", "N", &threads, {.min = 0, .max = 1024},
+           "Threads; 0: as many CPUs as affinity and the control group's quota allow.");
+  args.Int("-c, --context, --max-model-len", "N", &context, {.min = 0, .max = int64_t{1} << 30},
+           "Tokens of context; 0: as many as the model was trained for.");
+  args.Text("--kv-cache-dtype", "TYPE", &kv_dtype,
+            "How keys and values are stored: f32, f16, int8.");
+  args.Text("--attention", "NAME", &attention, "flash, or eager (slow, the reference).");
+  args.Text("--activations", "TYPE", &activations,
+            "Inputs of matrix products: int8, or f32 (slower, exact).");
+  args.Real("--rope-interpolation-factor", "X", &rope_factor,
+            "Stretch positions by this factor; 0: as the model says.");
+  args.Flag("-v, --verbose", &verbose, "Say more on standard error.");
+}
+
+Result<EngineOptions> ModelOptions::Resolve() const {
+  EngineOptions options;
+  LODE_ASSIGN_OR_RETURN(options.model_path, ResolveModel(model));
+  LODE_ASSIGN_OR_RETURN(options.kv_dtype, ParseKvDType(kv_dtype));
+  if (activations != "int8" && activations != "f32") {
+    return InvalidArgumentError("--activations: expected int8 or f32, found '" + activations + "'");
+  }
+  options.activations =
+      activations == "int8" ? kernels::ActivationType::kInt8 : kernels::ActivationType::kF32;
+  options.num_threads = static_cast<int32_t>(threads);
+  options.context_len = context;
+  options.attention = attention;
+  options.rope_linear_factor = rope_factor;
+  return options;
+}
+
+Result<std::unique_ptr<Engine>> LoadEngine(Console& console, const ModelOptions& options) {
+  if (options.verbose) SetLogLevel(LogLevel::kInfo);
+  LODE_ASSIGN_OR_RETURN(const EngineOptions engine_options, options.Resolve());
+  if (engine_options.num_threads == 0) {
+    const ThreadBudget budget = UsableThreads();
+    // The engine itself says so at the info level.
+    if (!options.verbose && budget.limited_by_quota) console.Err(budget.reason + "\n");
+  }
+  const Stopwatch stopwatch;
+  auto engine = Engine::Load(engine_options);
+  if (engine.ok() && options.verbose) {
+    console.Err("loaded " + engine_options.model_path + " in " +
+                FormatFixed(stopwatch.Seconds(), 2) + " s\n");
+  }
+  return engine;
 }
 
 }  // namespace lode::cli

@@ -3,15 +3,40 @@
 #ifndef LODE_CLI_MODEL_OPTIONS_H_
 #define LODE_CLI_MODEL_OPTIONS_H_
 
+#include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/status.h"
+#include "cli/args.h"
+#include "cli/console.h"
+#include "engine/engine.h"
 
 namespace lode::cli {
 
 // The path of a model named by the user: an existing path as it is, else a name of the catalogue
 // that is in the cache. NotFound says what was looked for and what to do.
 Result<std::string> ResolveModel(const std::string& name);
+
+struct ModelOptions {
+  std::string model;
+  int64_t threads = 0;
+  int64_t context = 0;
+  std::string kv_dtype = "f16";
+  std::string attention = "flash";
+  std::string activations = "int8";
+  float rope_factor = 0.0f;
+  bool verbose = false;
+
+  // Declares -m, --threads, --context, --kv-cache-dtype, --attention, --activations ...
+  void AddTo(Args& args);
+  // Finds the model and checks every value.
+  Result<EngineOptions> Resolve() const;
+};
+
+// Loads the engine. With --verbose, and when a quota lowers the number of threads, says why that
+// many threads are used.
+Result<std::unique_ptr<Engine>> LoadEngine(Console& console, const ModelOptions& options);
 
 }  // namespace lode::cli
 

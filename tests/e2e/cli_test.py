@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The `lode` program as scripts use it: help, exit codes, streams, JSON, goldens, signals."""
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+from lode import LLAMA, LODE, QWEN, ROOT, SPLIT, VERBS, environment, lode
+
+GOLDEN = ROOT / "tests/e2e/golden"
+
+
+class HelpTest(unittest.TestCase):
+    def test_every_verb_explains_itself(self):
+        for args in [[verb, "--help"] for verb in VERBS] + [["help", verb] for verb in VERBS]:
+            result = lode(*args)
+            self.assertEqual(result.returncode, 0, args)
+            self.assertIn("Usage: lode " + args[args[0] == "help"], result.stdout)
+            self.assertIn("Examples\n  lode ", result.stdout)
+            self.assertEqual(result.stderr, "")
+            self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100, args)
+
+    def test_overview_names_every_verb(self):
+        for args in (["--help"], ["help"]):
+            result = lode(*args)
+            self.assertEqual(result.returncode, 0)
+            for verb in VERBS:
+                self.assertIn(f"\n  {verb} ", result.stdout)
+
+    def test_version(self):
+        self.assertRegex(lode("--version").stdout, r"^lode \d+\.\d+\.\d+ \(.+, \w+\)\n$")
+
+
+class MistakesTest(unittest.TestCase):
+    def check(self, args, code, *parts, **kwargs):
+        result = lode(*args, **kwargs)
+        self.assertEqual(result.returncode, code, (args, result.stderr))
+        self.assertEqual(result.stdout, "")
+        self.assertTrue(result.stderr.split("\n")[0].startswith("lode: error: "), result.stderr)
+        for part in parts:
+            self.assertIn(part, result.stderr)
+
+    def test_usage(self):
+        self.check(["inpsect"], 2, "unknown command 'inpsect'", "did you mean `lode inspect`?")
+        self.check(["run", "--modle", "x"], 2, "unknown option --modle", "did you mean --model?")
+        self.check(["run", "-p", "x"], 2, "no model given", "lode pull")
+        self.check(["run", "-m", QWEN, "-n", "many", "-p", "x"], 2, "-n: expected an integer")
+        self.check(["run", "-m", QWEN, "-p", "x", "--top-p", "2"], 2, "top_p", "found 2")
+        self.check(["run", "-m", QWEN, "-p", "x", "--kv-cache-dtype", "int3"], 2, "int3")
+        self.check(["run", "-m", QWEN, "-p", "x", "--attention", "fast"], 2, "fast", "flash")
+        self.check(["run", "-m", QWEN, "-p", "x", "--chat", "--no-chat"], 2, "only one")
+        self.check(["bench", "-m", QWEN, "-o", "xml"], 2, "xml")
+        self.check(["eval", "accuracy"], 2, "accuracy", "lode eval perplexity")
+        self.check(["eval", "perplexity", "-m", QWEN, "-p", "x", "--window", "8", "--stride", "9"],
+                   2, "--stride")
+        self.check(["run", "-m", QWEN, "--no-chat"], 2, "the prompt is empty")
+
+    def test_files(self):
+        self.check(["inspect", "no/such.gguf"], 3, "no/such.gguf")
+        self.check(["run", "-m", QWEN, "-f", "no/such.txt"], 3, "no/such.txt")
+        self.check(["run", "-m", "qwen2.5-coder-0.5", "-p", "x"], 3, "did you mean qwen2.5-coder")
+        with tempfile.TemporaryDirectory() as folder:
+            self.check(["run", "-m", "gemma-3-270m", "-p", "x"], 3, "lode pull gemma-3-270m",
+                       env=environment(XDG_CACHE_HOME=folder))
+            bad = Path(folder) / "bad.gguf"
+            bad.write_bytes(b"GGUF\x03\x00\x00\x00" + b"\xff" * 100)
+            self.check(["inspect", bad], 4, "bad.gguf")
+
+    def test_too_long_is_refused_not_cut(self):
+        self.check(["run", "-m", QWEN, "-c", "16", "-p", "a b c d e f g h i j k l m n o p q r"], 6,
+                   "needed, the context holds 16", "-c N")
+
+    def test_full_disk(self):
+        for args in (["inspect", QWEN], ["run", "-m", QWEN, "-p", "Hello", "-n", "4"]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                result = subprocess.run([LODE, *args], stdin=subprocess.DEVNULL, stdout=full,
+                                        stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT)
+            self.assertEqual(result.returncode, 7)
+            self.assertIn("No space left", result.stderr)
+
+    def test_closed_pipe_ends_quietly(self):
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        result = subprocess.run([LODE, "inspect", QWEN], stdout=write_end, stderr=subprocess.PIPE,
+                                check=False, cwd=ROOT)
+        os.close(write_end)
+        self.assertEqual(result.returncode, -signal.SIGPIPE)
+        self.assertEqual(result.stderr, b"")
+
+
+class InspectTest(unittest.TestCase):
+    def test_golden(self):
+        for model, name in ((LLAMA, "inspect_llama3.txt"), (QWEN, "inspect_qwen2.txt")):
+            self.assertEqual(lode("inspect", model).stdout, (GOLDEN / name).read_text(), name)
+
+    def test_json(self):
+        report = json.loads(lode("inspect", SPLIT, "--json").stdout)
+        self.assertEqual(report["architecture"], "llama")
+        self.assertEqual(len(report["files"]), 2)
+        self.assertEqual(sum(t["bytes"] for t in report["tensors"]), report["tensor_bytes"])
+        self.assertEqual(sum(t["parameters"] for t in report["types"].values()),
+                         report["parameters"])
+        self.assertEqual({t["file"] for t in report["tensors"]}, {0, 1})
+
+    def test_names_of_any_script(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "mod\u00e8les/\u0437\u0430\u0433\u0440/\u6a21\u578b.gguf"
+            path.parent.mkdir(parents=True)
+            shutil.copy(ROOT / LLAMA, path)
+            self.assertIn(str(path), lode("inspect", path).stdout)
+            self.assertEqual(lode("run", "-m", path, "--no-chat", "-p", "a", "-n", 2).returncode, 0)
+
+
+class TokenizeTest(unittest.TestCase):
+    TEXT = "Hello w\u00f6rld, \u6a21\u578b \U0001f642\n"
+
+    def test_golden(self):
+        result = lode("tokenize", "-m", QWEN, text=self.TEXT)
+        self.assertEqual(result.stdout, (GOLDEN / "tokenize_qwen2.txt").read_text())
+
+    def test_forms_agree(self):
+        tokens = json.loads(lode("tokenize", "-m", QWEN, "-p", self.TEXT, "--json").stdout)
+        ids = lode("tokenize", "-m", QWEN, "-f", "-", "--ids", text=self.TEXT).stdout.split()
+        count = lode("tokenize", "-m", QWEN, "--count", text=self.TEXT).stdout
+        self.assertEqual([token["id"] for token in tokens["tokens"]], list(map(int, ids)))
+        self.assertEqual(int(count), tokens["count"])
+
+    def test_control_tokens_only_when_asked(self):
+        plain = json.loads(lode("tokenize", "-m", QWEN, "-p", "<|im_end|>", "--json").stdout)
+        special = json.loads(
+            lode("tokenize", "-m", QWEN, "-p", "<|im_end|>", "--json", "--special").stdout)
+        self.assertFalse(any(token["control"] for token in plain["tokens"]))
+        self.assertEqual([token["control"] for token in special["tokens"]], [True])
+
+
+class RunTest(unittest.TestCase):
+    def test_streams(self):
+        result = lode("run", "-m", QWEN, "--ignore-eos", "-n", "12", text="Once upon a time")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotIn("tokens/s", result.stdout)
+        self.assertRegex(result.stderr,
+                         r"^prompt \d+ tokens, .* answer 12 tokens, .*limit of tokens\n$")
+        quiet = lode("run", "-m", QWEN, "--ignore-eos", "-n", "12", "-q", text="Once upon a time")
+        self.assertEqual(quiet.stderr, "")
+        self.assertEqual(quiet.stdout, result.stdout)
+
+    def test_json_and_sources_of_the_prompt(self):
+        common = ["run", "-m", QWEN, "-n", "8", "--ignore-eos", "--json"]
+        piped = json.loads(lode(*common, text="Hello").stdout)
+        given = json.loads(lode(*common, "-p", "Hello").stdout)
+        self.assertEqual(piped["token_ids"], given["token_ids"])
+        self.assertEqual(given["completion_tokens"], 8)
+        self.assertEqual(given["finish_reason"], "length")
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write("A fact.")
+            file.flush()
+            both = json.loads(lode(*common, "-f", file.name, "-p", "A question?").stdout)
+        joined = json.loads(lode(*common, "-p", "A fact.\n\nA question?").stdout)
+        self.assertEqual(both["token_ids"], joined["token_ids"])
+        plain = json.loads(lode(*common, "--no-chat", "-p", "Hello").stdout)
+        self.assertLess(plain["prompt_tokens"], given["prompt_tokens"])
+
+    def test_greedy_is_the_same_with_any_number_of_threads(self):
+        answers = {lode("run", "-m", QWEN, "-p", "Tell me", "-n", 32, "-t", threads, "-q").stdout
+                   for threads in (1, 2, 3) for _ in range(2)}
+        self.assertEqual(len(answers), 1)
+
+    def test_seeds(self):
+        def ids(*args):
+            return json.loads(lode("run", "-m", QWEN, "-p", "Hi", "-n", "24", "--ignore-eos",
+                                   "--json", "--temperature", "1", *args).stdout)["token_ids"]
+        self.assertEqual(ids("--seed", "5"), ids("--seed", "5"))
+        self.assertNotEqual(ids("--seed", "5"), ids("--seed", "6"))
+
+    def test_logprobs_and_bias(self):
+        result = json.loads(lode("run", "-m", QWEN, "-p", "Hi", "-n", "2", "--ignore-eos", "--json",
+                                 "--logprobs", "3", "--logit-bias", "17=1000").stdout)
+        self.assertEqual(result["token_ids"], [17, 17])
+        best = [entry["logprob"] for entry in result["logprobs"][0]["top"]]
+        self.assertEqual(best, sorted(best, reverse=True))
+        self.assertLessEqual(result["logprobs"][0]["logprob"], best[0])
+
+    def test_stop_text_is_not_part_of_the_answer(self):
+        whole = lode("run", "-m", QWEN, "-p", "Hi", "-n", "24", "--ignore-eos", "-q").stdout
+        middle = whole[len(whole) // 2:len(whole) // 2 + 3]
+        cut = json.loads(lode("run", "-m", QWEN, "-p", "Hi", "-n", "24", "--ignore-eos", "--json",
+                              "--stop", middle).stdout)
+        self.assertEqual(cut["finish_reason"], "stop")
+        self.assertEqual(cut["text"], whole[:whole.index(middle)])
+
+    def test_interrupt_keeps_the_text_and_says_so(self):
+        with subprocess.Popen(
+                [LODE, "run", "-m", QWEN, "-p", "Hi", "--ignore-eos", "--attention", "eager"],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
+            first = process.stdout.read(1)
+            process.send_signal(signal.SIGINT)
+            rest, errors = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 130)
+        self.assertTrue(first)
+        self.assertIn(b"interrupted", errors)
+        self.assertTrue(rest.endswith(b"\n"))
+
+
+class MeasuringVerbsTest(unittest.TestCase):
+    def test_perplexity(self):
+        text = (ROOT / "tests/data/texts/moby_dick_opening.txt").read_text()[:2000]
+        common = ["eval", "perplexity", "-m", QWEN, "--activations", "f32", "--kv-cache-dtype",
+                  "f32"]
+        report = json.loads(lode(*common, "--window", 64, "--stride", 32, "--json",
+                                 text=text).stdout)
+        self.assertEqual(report["scored_tokens"], report["text_tokens"] - 1)
+        self.assertIsNone(report["bos"])
+        self.assertAlmostEqual(math.log(report["perplexity"]),
+                               report["mean_negative_log_probability"], places=9)
+        self.assertLess(report["interval_low"], report["perplexity"])
+        self.assertGreater(report["interval_high"], report["perplexity"])
+        line = lode(*common, "--window", 64, "--stride", 32, "--max-windows", 2, text=text).stdout
+        self.assertIn("window 64, stride 32, BOS none, 95 of", line)
+        bos = lode("eval", "perplexity", "-m", LLAMA, "--window", 64, "--stride", 32, text=text)
+        self.assertIn("BOS in every window", bos.stdout)
+
+    def test_bench(self):
+        rows = json.loads(lode("bench", "-m", QWEN, "-p", "16,0", "-n", 4, "-d", "0,64", "-r", 2,
+                               "-o", "json").stdout)
+        self.assertEqual([(row["n_prompt"], row["n_gen"], row["n_depth"]) for row in rows],
+                         [(16, 0, 0), (0, 4, 0), (16, 0, 64), (0, 4, 64)])
+        for row in rows:
+            self.assertEqual(len(row["samples_ns"]), 2)
+            self.assertGreaterEqual(row["max_ts"], row["median_ts"])
+            self.assertGreaterEqual(row["median_ts"], row["min_ts"])
+        table = lode("bench", "-m", QWEN, "-p", 8, "-n", 0, "-r", 1).stdout.splitlines()
+        self.assertEqual(len(table), 3)
+        self.assertIn("pp8", table[2])
+        csv = lode("bench", "-m", QWEN, "-p", 8, "-n", 0, "-r", 1, "-o", "csv").stdout
+        self.assertTrue(csv.startswith('"model","threads"'))
+
+    def test_plan(self):
+        report = json.loads(lode("plan", "-m", QWEN, "-c", 1024, "--json").stdout)
+        self.assertTrue(report["fits"])
+        parts = ["weight_bytes", "kv_bytes", "activation_bytes", "tokenizer_bytes",
+                 "program_bytes", "mapped_bytes"]
+        self.assertEqual(sum(report[part] for part in parts), report["total_bytes"])
+        self.assertEqual(report["kv_bytes"], 1024 * 3 * 2 * 2 * 16 * 2)
+        refused = lode("plan", "-m", QWEN, "-c", 1 << 30)
+        self.assertEqual(refused.returncode, 6)
+        self.assertRegex(refused.stderr, r"hint: it fits with -c \d+ --kv-cache-dtype f16")
+        largest = refused.stderr.split("-c ")[1].split()[0]
+        self.assertEqual(lode("plan", "-m", QWEN, "-c", int(int(largest) * 0.9)).returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -2,6 +2,7 @@
 #include "tokenizer/added_tokens.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "tokenizer/unicode.h"
 
@@ -58,8 +59,9 @@ AddedTokens::AddedTokens(const std::vector<AddedToken>& tokens) {
   for (const AddedToken& token : tokens) {
     if (!token.text.empty()) tokens_.push_back({std::string(token.text), token});
   }
-  std::stable_sort(tokens_.begin(), tokens_.end(),
-                   [](const Token& a, const Token& b) { return a.text < b.text; });
+  std::sort(tokens_.begin(), tokens_.end(), [](const Token& a, const Token& b) {
+    return std::tie(a.text, a.flags.id) < std::tie(b.text, b.flags.id);
+  });
   size_t next = 0;
   for (size_t byte = 0; byte < 256; ++byte) {
     first_byte_[byte] = static_cast<uint32_t>(next);

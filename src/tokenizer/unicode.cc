@@ -80,16 +80,27 @@ utf8proc_propval_t CombiningClass(utf8proc_int32_t code_point) {
   return utf8proc_get_property(code_point)->combining_class;
 }
 
-// Stable order by combining class within each run of combining marks (Unicode 15, D109).
+// Stable order by combining class within each run of combining marks (Unicode 15, D109). The marks
+// are sorted as numbers: class, place in the run, code point (8, 35 and 21 bits).
 void SortCombiningMarks(std::vector<utf8proc_int32_t>& points) {
+  constexpr int kPointBits = 21;
+  constexpr int kPlaceBits = 35;
   const auto is_mark = [](utf8proc_int32_t point) {
     return point >= 0x300 && CombiningClass(point) != 0;
   };
+  std::vector<uint64_t> keys;
   for (auto begin = points.begin(); begin != points.end();) {
     begin = std::find_if(begin, points.end(), is_mark);
     const auto end = std::find_if_not(begin, points.end(), is_mark);
-    std::stable_sort(begin, end, [](utf8proc_int32_t a, utf8proc_int32_t b) {
-      return CombiningClass(a) < CombiningClass(b);
+    keys.clear();
+    for (auto mark = begin; mark != end; ++mark) {
+      keys.push_back(static_cast<uint64_t>(CombiningClass(*mark)) << (kPlaceBits + kPointBits) |
+                     static_cast<uint64_t>(mark - begin) << kPointBits |
+                     static_cast<uint64_t>(*mark));
+    }
+    std::sort(keys.begin(), keys.end());
+    std::transform(keys.begin(), keys.end(), begin, [](uint64_t key) {
+      return static_cast<utf8proc_int32_t>(key & ((1u << kPointBits) - 1));
     });
     begin = end;
   }

@@ -4,7 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <set>
+#include <string_view>
 
 #include "kernels/activation.h"
 #include "kernels/dequantize.h"
@@ -215,6 +216,7 @@ Status Decoder::LoadWeights(const WeightSource& source, ThreadPool& pool) {
   for (const StoredTensor& tensor : source.tensors()) {
     if (tensor.view.shape.num_dims == 2) packed_bytes += PackedBytes(tensor.view);
   }
+  LODE_RETURN_IF_ERROR(CheckEveryTensorIsUsed(source));
   // An untied embedding is only looked up, never multiplied; a tied one is packed as the output
   // layer.
   const bool tied = source.Find("output.weight") == nullptr;
@@ -233,6 +235,35 @@ Status Decoder::LoadWeights(const WeightSource& source, ThreadPool& pool) {
   LODE_ASSIGN_OR_RETURN(output_norm_, LoadNorm(source, "output_norm.weight", config_.hidden_size));
   LODE_ASSIGN_OR_RETURN(output_, LoadLinear(source, tied ? "token_embd.weight" : "output.weight",
                                             config_.vocab_size, config_.hidden_size, arena_, pool));
+  return OkStatus();
+}
+
+// A tensor nobody reads would make the model compute something else without a word.
+Status Decoder::CheckEveryTensorIsUsed(const WeightSource& source) const {
+  static constexpr std::string_view kGlobal[] = {"token_embd.weight", "output_norm.weight",
+                                                 "output.weight", "rope_freqs.weight"};
+  static constexpr std::string_view kLinear[] = {"attn_q",   "attn_k", "attn_v",  "attn_output",
+                                                 "ffn_gate", "ffn_up", "ffn_down"};
+  std::vector<std::string_view> norms = {"attn_norm", "ffn_norm"};
+  if (config_.qk_norm) norms.insert(norms.end(), {"attn_q_norm", "attn_k_norm"});
+  if (config_.post_norms) norms.insert(norms.end(), {"post_attention_norm", "post_ffw_norm"});
+
+  std::set<std::string, std::less<>> used(std::begin(kGlobal), std::end(kGlobal));
+  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    for (const std::string_view name : kLinear) {
+      used.insert(fmt::format("blk.{}.{}.weight", layer, name));
+      used.insert(fmt::format("blk.{}.{}.bias", layer, name));
+    }
+    for (const std::string_view name : norms) {
+      used.insert(fmt::format("blk.{}.{}.weight", layer, name));
+    }
+  }
+  for (const StoredTensor& tensor : source.tensors()) {
+    if (used.contains(tensor.name)) continue;
+    return UnsupportedError(
+        fmt::format("{}: tensor {}: architecture {} with {} layers has no use for it",
+                    source.path(), tensor.name, config_.architecture, config_.num_layers));
+  }
   return OkStatus();
 }
 

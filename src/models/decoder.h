@@ -44,6 +44,7 @@ class Decoder final : public Model {
   };
 
   Decoder(ModelConfig config, const ModelLoadOptions& options);
+  Status CheckEveryTensorIsUsed(const WeightSource& source) const;
   Status LoadWeights(const WeightSource& source, ThreadPool& pool);
   Result<Layer> LoadLayer(const WeightSource& source, int64_t index, ThreadPool& pool);
   Result<std::vector<float>> LoadNorm(const WeightSource& source, const std::string& name,

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -41,6 +42,24 @@ Status RequirePositive(const Metadata& metadata, const std::string& key, double 
       fmt::format("{}: {}: expected a number above 0, found {}", metadata.origin(), key, value));
 }
 
+// Hugging Face folders and GGUF files spell these keys differently, and GGUF's attention factor
+// multiplies the one YaRN derives from the factor instead of replacing it.
+Status ReadYarn(const Metadata& metadata, const std::string& scaling, RopeConfig& rope) {
+  LODE_ASSIGN_OR_RETURN(rope.beta_fast,
+                        metadata.GetFloatOr(scaling + "yarn_beta_fast", rope.beta_fast));
+  LODE_ASSIGN_OR_RETURN(rope.beta_fast, metadata.GetFloatOr(scaling + "beta_fast", rope.beta_fast));
+  LODE_ASSIGN_OR_RETURN(rope.beta_slow,
+                        metadata.GetFloatOr(scaling + "yarn_beta_slow", rope.beta_slow));
+  LODE_ASSIGN_OR_RETURN(rope.beta_slow, metadata.GetFloatOr(scaling + "beta_slow", rope.beta_slow));
+  LODE_ASSIGN_OR_RETURN(double multiplier, metadata.GetFloatOr(scaling + "attn_factor", 1.0));
+  LODE_ASSIGN_OR_RETURN(multiplier, metadata.GetFloatOr(scaling + "yarn_attn_factor", multiplier));
+  LODE_RETURN_IF_ERROR(RequirePositive(metadata, scaling + "attn_factor", multiplier));
+  const double derived = multiplier * (0.1 * std::log(std::max(rope.factor, 1.0)) + 1.0);
+  LODE_ASSIGN_OR_RETURN(rope.attention_factor,
+                        metadata.GetFloatOr(scaling + "attention_factor", derived));
+  return RequirePositive(metadata, scaling + "attention_factor", rope.attention_factor);
+}
+
 Result<RopeConfig> ReadRope(const Metadata& metadata, const std::string& arch, int64_t context) {
   const std::string prefix = arch + ".rope.";
   RopeConfig rope;
@@ -59,10 +78,9 @@ Result<RopeConfig> ReadRope(const Metadata& metadata, const std::string& arch, i
                         metadata.GetFloatOr(scaling + "low_freq_factor", rope.low_freq_factor));
   LODE_ASSIGN_OR_RETURN(rope.high_freq_factor,
                         metadata.GetFloatOr(scaling + "high_freq_factor", rope.high_freq_factor));
-  LODE_ASSIGN_OR_RETURN(rope.beta_fast, metadata.GetFloatOr(scaling + "beta_fast", rope.beta_fast));
-  LODE_ASSIGN_OR_RETURN(rope.beta_slow, metadata.GetFloatOr(scaling + "beta_slow", rope.beta_slow));
-  LODE_ASSIGN_OR_RETURN(rope.attention_factor,
-                        metadata.GetFloatOr(scaling + "attention_factor", 0.0));
+  if (rope.scaling == RopeScaling::kYarn) {
+    LODE_RETURN_IF_ERROR(ReadYarn(metadata, scaling, rope));
+  }
   return rope;
 }
 
@@ -96,14 +114,17 @@ Status ReadSlidingLayers(const Metadata& metadata, ModelConfig& config) {
                         metadata.GetIntOr(prefix + "sliding_window", 0, kMaxContext, 0));
   config.layer_slides.assign(config.num_layers, config.sliding_window > 0);
   if (config.sliding_window == 0) return OkStatus();
-  if (metadata.Has(prefix + "layer_slides")) {
-    LODE_ASSIGN_OR_RETURN(const auto* slides, metadata.GetInts(prefix + "layer_slides"));
-    if (static_cast<int64_t>(slides->size()) != config.num_layers) {
-      return CorruptionError(fmt::format("{}: {}layer_slides: expected {} entries, found {}",
-                                         metadata.origin(), prefix, config.num_layers,
-                                         slides->size()));
+  // Some files say "every n-th layer is global", some give one entry a layer.
+  for (const char* name : {"layer_slides", "sliding_window_pattern"}) {
+    const MetadataValue* value = metadata.Find(prefix + name);
+    if (value == nullptr || !std::holds_alternative<std::vector<int64_t>>(*value)) continue;
+    const auto& slides = std::get<std::vector<int64_t>>(*value);
+    if (static_cast<int64_t>(slides.size()) != config.num_layers) {
+      return CorruptionError(fmt::format("{}: {}{}: expected {} entries, found {}",
+                                         metadata.origin(), prefix, name, config.num_layers,
+                                         slides.size()));
     }
-    for (int64_t i = 0; i < config.num_layers; ++i) config.layer_slides[i] = (*slides)[i] != 0;
+    for (int64_t i = 0; i < config.num_layers; ++i) config.layer_slides[i] = slides[i] != 0;
     return OkStatus();
   }
   if (config.architecture != "gemma3") return OkStatus();
@@ -130,9 +151,17 @@ Status ReadGemma3(const Metadata& metadata, ModelConfig& config) {
   LODE_ASSIGN_OR_RETURN(const double scalar, metadata.GetFloatOr(scalar_key, default_scalar));
   LODE_RETURN_IF_ERROR(RequirePositive(metadata, scalar_key, scalar));
   config.attention_scale = static_cast<float>(1.0 / std::sqrt(scalar));
+  for (const char* key : {"gemma3.attn_logit_softcapping", "gemma3.final_logit_softcapping"}) {
+    LODE_ASSIGN_OR_RETURN(const double cap, metadata.GetFloatOr(key, 0.0));
+    if (cap == 0.0) continue;
+    return UnsupportedError(fmt::format("{}: {}: soft-capped logits are not supported, found {}",
+                                        metadata.origin(), key, cap));
+  }
   config.rope_local = RopeConfig();  // Scaling is for the global layers alone.
+  LODE_ASSIGN_OR_RETURN(const double local_base,
+                        metadata.GetFloatOr("gemma3.rope.freq_base_swa", kGemma3LocalBase));
   LODE_ASSIGN_OR_RETURN(config.rope_local.base,
-                        metadata.GetFloatOr("gemma3.rope.freq_base_local", kGemma3LocalBase));
+                        metadata.GetFloatOr("gemma3.rope.freq_base_local", local_base));
   return RequirePositive(metadata, "gemma3.rope.freq_base_local", config.rope_local.base);
 }
 

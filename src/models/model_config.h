@@ -24,7 +24,7 @@ struct RopeConfig {
   int64_t original_context = 0;   // yarn, dynamic, llama3
   double low_freq_factor = 1.0;   // llama3
   double high_freq_factor = 4.0;  // llama3
-  double beta_fast = 32.0, beta_slow = 1.0, attention_factor = 0.0;  // yarn; 0: derived from factor
+  double beta_fast = 32.0, beta_slow = 1.0, attention_factor = 1.0;  // yarn
   std::vector<float> factors;  // per-pair divisors of a GGUF "rope_freqs.weight"; empty: none
 };
 

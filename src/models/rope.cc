@@ -78,9 +78,7 @@ RopeTable::RopeTable(const RopeConfig& config, int64_t head_dim, int64_t context
       break;
     case RopeScaling::kYarn:
       ApplyYarn(config, head_dim, frequencies);
-      magnitude_ = static_cast<float>(config.attention_factor > 0.0
-                                          ? config.attention_factor
-                                          : 0.1 * std::log(std::max(config.factor, 1.0)) + 1.0);
+      magnitude_ = static_cast<float>(config.attention_factor);
       break;
     case RopeScaling::kLlama3:
       ApplyLlama3(config, frequencies);

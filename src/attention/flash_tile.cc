@@ -102,37 +102,40 @@ void WalkInIntegers(const Walk& walk, int64_t begin, int64_t end) {
   const int64_t rows = walk.state.rows;
   const int64_t padded_rows = walk.shape.padded_rows;
   FlashScratch& scratch = walk.scratch;
-  const int64_t groups = walk.codec.key_groups(head_dim);
-  const int64_t group_dim = walk.codec.key_group;
-  const int64_t score_stride = groups * kBlockTokens;
+  const int64_t sums = kernels::KeySums(head_dim);
+  const int64_t score_stride = sums * kBlockTokens;
+  const float scale = walk.inputs.scale * std::numbers::log2e_v<float>;
 
-  int16_t* codes = scratch.codes.Reserve<int16_t>(rows * head_dim);
-  float* factors = scratch.factors.Reserve<float>(padded_rows);
-  kernels::QuantizeQueries(walk.queries, rows, head_dim,
-                           walk.inputs.scale * std::numbers::log2e_v<float>, codes, factors);
+  auto* codes = scratch.codes.Reserve<int16_t>(rows * head_dim);
   auto* scores = scratch.scores.Reserve<int32_t>(rows * score_stride);
   auto* block = scratch.block.Reserve<int16_t>(kBlockTokens * output_cols);
   auto* products = scratch.products.Reserve<int32_t>(rows * output_cols);
   auto* weights = scratch.weights.Reserve<int16_t>(rows * kBlockTokens);
-  float* key_scales = scratch.scales.Reserve<float>((groups + 1) * kBlockTokens);
-  float* value_log2_scales = key_scales + groups * kBlockTokens;
-  float* keep = scratch.steps.Reserve<float>(2 * padded_rows);
-  const kernels::Int16Block step = {.groups = groups,
+  float* per_row = scratch.per_row.Reserve<float>(4 * padded_rows);
+  float* factors = per_row;
+  float* centre_scores = per_row + padded_rows;
+  float* key_scales = scratch.scales.Reserve<float>(2 * kBlockTokens + head_dim);
+  float* value_log2_scales = key_scales + kBlockTokens;
+  float* centre = value_log2_scales + kBlockTokens;
+  const kernels::Int16Block step = {.sums = sums,
                                     .key_scales = key_scales,
                                     .value_log2_scales = value_log2_scales,
                                     .query_factors = factors,
+                                    .centre_scores = centre_scores,
                                     .begin = scratch.begin.data(),
                                     .end = scratch.end.data(),
                                     .weights = weights,
-                                    .keep = keep,
-                                    .gain = keep + padded_rows};
+                                    .keep = per_row + 2 * padded_rows,
+                                    .gain = per_row + 3 * padded_rows};
+  kernels::QuantizeQueries(walk.queries, rows, head_dim, scale, codes, factors);
   for (int64_t key = begin; key < end; key += kBlockTokens) {
-    walk.codec.unpack_keys(walk.KeyBlock(key), head_dim, block, key_scales);
-    for (int64_t g = 0; g < groups; ++g) {
-      const int64_t first = g * group_dim;
+    walk.codec.unpack_keys(walk.KeyBlock(key), head_dim, block, key_scales, centre);
+    kernels::CentreScores(walk.queries, rows, head_dim, centre, scale, centre_scores);
+    for (int64_t s = 0; s < sums; ++s) {
+      const int64_t first = s * kernels::kKeySumDim;
       kernels::MultiplyTileInt16(codes + first, head_dim, block + first * kBlockTokens, rows,
-                                 std::min(group_dim, head_dim - first) / 2, kBlockTokens,
-                                 scores + g * kBlockTokens, score_stride);
+                                 std::min(kernels::kKeySumDim, head_dim - first) / 2, kBlockTokens,
+                                 scores + s * kBlockTokens, score_stride);
     }
     walk.codec.unpack_values(walk.ValueBlock(key), head_dim, output_cols, block, value_log2_scales);
     FindKeysOfRows(walk, key, kBlockTokens);

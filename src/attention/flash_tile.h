@@ -33,13 +33,12 @@ class AlignedBuffer {
 struct FlashScratch {
   AlignedBuffer queries;       // scaled, [rows, head_dim]
   AlignedBuffer codes;         // queries in 16 bits, [rows, head_dim]
-  AlignedBuffer factors;       // per row: what one unit of a query's codes is worth
   AlignedBuffer scores;        // of a tile of keys
   AlignedBuffer weights;       // in 16 bits, of a block
   AlignedBuffer block;         // one decoded block
-  AlignedBuffer scales;        // of its keys and values
+  AlignedBuffer scales;        // of its keys and values, and its centre
   AlignedBuffer products;      // [rows, output_cols], integers
-  AlignedBuffer steps;         // per row: keep and gain of kernels::Int16Block
+  AlignedBuffer per_row;       // the per-row arrays of kernels::Int16Block
   AlignedBuffer state;         // a softmax state that need not outlive its task
   std::vector<int32_t> begin;  // [rows] first key of the tile that the row attends to
   std::vector<int32_t> end;

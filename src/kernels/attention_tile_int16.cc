@@ -26,6 +26,9 @@ using VI32 = hn::Vec<I32>;
 
 constexpr int64_t kTokens = kKvBlockTokens;
 constexpr float kLimit = 32767.0f;
+// Rounding may add half a unit to each of kKeySumDim codes.
+constexpr float kMaxCodeSum =
+    static_cast<float>(std::numeric_limits<int32_t>::max() / kMaxKeyCode - kKeySumDim);
 constexpr float kLog2Limit = 14.99995f;  // 2^this <= kLimit
 constexpr float kLowest = std::numeric_limits<float>::lowest();
 
@@ -136,21 +139,46 @@ void QuantizeQueries(const float* HWY_RESTRICT queries, int64_t rows, int64_t he
     const float* row = queries + r * head_dim;
     auto max = hn::Zero(df);
     auto difference = hn::Zero(df);  // x - x is NaN for NaN and infinity
-    for (int64_t d = 0; d < head_dim; d += lanes) {
-      const auto x = hn::LoadU(df, row + d);
-      max = hn::Max(max, hn::Abs(x));
-      difference = hn::Add(difference, hn::Sub(x, x));
+    float largest_sum = 0.0f;        // of the magnitudes that meet in one 32-bit sum
+    for (int64_t first = 0; first < head_dim; first += kKeySumDim) {
+      auto sum = hn::Zero(df);
+      for (int64_t d = first; d < std::min(first + kKeySumDim, head_dim); d += lanes) {
+        const auto x = hn::LoadU(df, row + d);
+        max = hn::Max(max, hn::Abs(x));
+        sum = hn::Add(sum, hn::Abs(x));
+        difference = hn::Add(difference, hn::Sub(x, x));
+      }
+      largest_sum = std::max(largest_sum, hn::GetLane(hn::SumOfLanes(df, sum)));
     }
     const float largest = hn::GetLane(hn::MaxOfLanes(df, max));
     const float nan_or_zero = hn::GetLane(hn::SumOfLanes(df, difference));
     // Below 1e-30 the step would lose bits; such a row's scores are 0 for any key.
-    const float step = largest > 1e-30f ? largest / kLimit : 1.0f;
+    const float step =
+        largest > 1e-30f ? std::max(largest / kLimit, largest_sum / kMaxCodeSum) : 1.0f;
     factors[r] = step * scale + nan_or_zero;
     const auto inverse = hn::Set(df, nan_or_zero == 0.0f ? 1.0f / step : 0.0f);
     for (int64_t d = 0; d < head_dim; d += lanes) {
       const auto code = hn::NearestInt(hn::Mul(hn::LoadU(df, row + d), inverse));
       hn::StoreU(hn::DemoteTo(dw, code), dw, codes + r * head_dim + d);
     }
+  }
+}
+
+void CentreScores(const float* HWY_RESTRICT queries, int64_t rows, int64_t head_dim,
+                  const float* HWY_RESTRICT centre, float scale, float* HWY_RESTRICT out) {
+  const hn::CappedTag<float, kHeadDimStep> df;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* HWY_RESTRICT row = queries + r * head_dim;
+    auto even = hn::Zero(df);
+    auto odd = hn::Zero(df);
+    for (int64_t d = 0; d < head_dim; d += kHeadDimStep) {
+      for (int64_t i = 0; i < kHeadDimStep; i += lanes) {
+        auto& sum = (d / kHeadDimStep + i / lanes) % 2 == 0 ? even : odd;
+        sum = hn::MulAdd(hn::LoadU(df, row + d + i), hn::Load(df, centre + d + i), sum);
+      }
+    }
+    out[r] = scale * hn::GetLane(hn::SumOfLanes(df, hn::Add(even, odd)));
   }
 }
 
@@ -186,23 +214,21 @@ HWY_INLINE void WeightRows(const int32_t* HWY_RESTRICT scores, const Int16Block&
   VF32 x[kRows][kVectors];
   VF32 max[kRows];
   for (int64_t r = 0; r < kRows; ++r) {
-    const int32_t* HWY_RESTRICT row = scores + (first + r) * block.groups * kTokens;
+    const int32_t* HWY_RESTRICT row = scores + (first + r) * block.sums * kTokens;
     for (int64_t v = 0; v < kVectors; ++v) {
-      x[r][v] = hn::Mul(hn::ConvertTo(df, hn::Load(di, row + v * kLanes)),
-                        hn::Load(df, block.key_scales + v * kLanes));
+      x[r][v] = hn::ConvertTo(df, hn::Load(di, row + v * kLanes));
     }
-    for (int64_t g = 1; g < block.groups; ++g) {
+    for (int64_t s = 1; s < block.sums; ++s) {
       for (int64_t v = 0; v < kVectors; ++v) {
-        const int64_t at = g * kTokens + v * kLanes;
-        x[r][v] = hn::MulAdd(hn::ConvertTo(df, hn::Load(di, row + at)),
-                             hn::Load(df, block.key_scales + at), x[r][v]);
+        x[r][v] = hn::Add(x[r][v], hn::ConvertTo(df, hn::Load(di, row + s * kTokens + v * kLanes)));
       }
     }
     const auto factor = hn::Set(df, block.query_factors[first + r]);
     const int32_t begin = block.begin[first + r];
     const int32_t end = block.end[first + r];
     for (int64_t v = 0; v < kVectors; ++v) {
-      x[r][v] = hn::MulAdd(x[r][v], factor, hn::Load(df, scales.log2 + v * kLanes));
+      x[r][v] = hn::MulAdd(hn::Mul(x[r][v], hn::Load(df, block.key_scales + v * kLanes)), factor,
+                           hn::Load(df, scales.log2 + v * kLanes));
     }
     if (begin > 0 || end < kTokens) {
       for (int64_t v = 0; v < kVectors; ++v) x[r][v] = Mask(x[r][v], v * kLanes, begin, end);
@@ -212,7 +238,8 @@ HWY_INLINE void WeightRows(const int32_t* HWY_RESTRICT scores, const Int16Block&
   }
   for (int64_t r = 0; r < kRows; ++r) {
     max[r] = hn::MaxOfLanes(df, max[r]);
-    max_out[r] = hn::GetLane(max[r]);
+    // The same for all keys of the block, so the weights do not depend on it.
+    max_out[r] = hn::GetLane(max[r]) + block.centre_scores[first + r];
     // A row without keys is all -infinity: its weights must be 0, not NaN.
     max[r] = hn::Sub(hn::Max(max[r], hn::Set(df, kLowest)), hn::Set(df, kLog2Limit));
   }
@@ -288,12 +315,18 @@ namespace lode::kernels {
 
 HWY_EXPORT(MultiplyTileInt16);
 HWY_EXPORT(QuantizeQueries);
+HWY_EXPORT(CentreScores);
 HWY_EXPORT(SoftmaxInt16Block);
 HWY_EXPORT(AddInt16Block);
 
 void QuantizeQueries(const float* queries, int64_t rows, int64_t head_dim, float scale,
                      int16_t* codes, float* factors) {
   HWY_DYNAMIC_DISPATCH(QuantizeQueries)(queries, rows, head_dim, scale, codes, factors);
+}
+
+void CentreScores(const float* queries, int64_t rows, int64_t head_dim, const float* centre,
+                  float scale, float* out) {
+  HWY_DYNAMIC_DISPATCH(CentreScores)(queries, rows, head_dim, centre, scale, out);
 }
 
 void MultiplyTileInt16(const int16_t* a, int64_t a_stride, const int16_t* b, int64_t rows,

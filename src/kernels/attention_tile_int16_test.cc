@@ -87,11 +87,14 @@ TEST_P(AttentionTileInt16Test, QueriesWithinHalfAStep) {
   queries[2 * kHeadDim + 5] = kInf;
   queries[3 * kHeadDim + 7] = std::numeric_limits<float>::quiet_NaN();
   QuantizeQueries(queries.data(), kRows, kHeadDim, 0.5f, codes.data(), factors.data());
-  float largest = 0;
-  for (int64_t d = 0; d < kHeadDim; ++d) largest = std::max(largest, std::abs(queries[d]));
+  float largest = 0, sum = 0;
+  for (int64_t d = 0; d < kHeadDim; ++d) {
+    largest = std::max(largest, std::abs(queries[d]));
+    sum += std::abs(queries[d]);
+  }
   for (int64_t d = 0; d < kHeadDim; ++d) {
     EXPECT_NEAR(static_cast<float>(codes[d]) * factors[0], queries[d] * 0.5f,
-                largest / 32767 * 0.5f * 0.51f);
+                std::max(largest / 32767, sum / 528000) * 0.5f * 0.51f);
     EXPECT_EQ(codes[kHeadDim + d], 0);
   }
   EXPECT_TRUE(std::isfinite(factors[1]));
@@ -99,15 +102,51 @@ TEST_P(AttentionTileInt16Test, QueriesWithinHalfAStep) {
   EXPECT_TRUE(std::isnan(factors[3]));
 }
 
+// The worst that can meet in one 32-bit sum: equal queries, largest codes, all of one sign.
+TEST_P(AttentionTileInt16Test, NoSumOverflows) {
+  for (const int64_t head_dim : {8, 64, 256}) {
+    Array<float> queries(head_dim), factors(16);
+    Array<int16_t> codes(head_dim), keys(head_dim * kTokens);
+    Array<int32_t> products(kTokens);
+    queries.Fill([] { return -3.0f; });
+    keys.Fill([] { return static_cast<int16_t>(kMaxKeyCode); });
+    QuantizeQueries(queries.data(), 1, head_dim, 1.0f, codes.data(), factors.data());
+    for (int64_t first = 0; first < head_dim; first += kKeySumDim) {
+      const int64_t n = std::min(kKeySumDim, head_dim - first);
+      int64_t sum = 0;
+      for (int64_t d = first; d < first + n; ++d) sum += int64_t{codes[d]} * kMaxKeyCode;
+      MultiplyTileInt16(codes.data() + first, head_dim, keys.data() + first * kTokens, 1, n / 2,
+                        kTokens, products.data(), kTokens);
+      for (int64_t t = 0; t < kTokens; ++t) ASSERT_EQ(products[t], sum);
+      EXPECT_NEAR(static_cast<double>(sum) * factors[0], -3.0 * n * kMaxKeyCode, 400.0 * n);
+    }
+  }
+}
+
+TEST_P(AttentionTileInt16Test, CentreScores) {
+  for (const int64_t head_dim : {8, 40, 64, 256}) {
+    std::normal_distribution<float> normal;
+    Array<float> queries(3 * head_dim), centre(head_dim), out(16);
+    queries.Fill([&] { return normal(generator_); });
+    centre.Fill([&] { return normal(generator_); });
+    CentreScores(queries.data(), 3, head_dim, centre.data(), 0.25f, out.data());
+    for (int64_t r = 0; r < 3; ++r) {
+      double sum = 0;
+      for (int64_t d = 0; d < head_dim; ++d) sum += double{queries[r * head_dim + d]} * centre[d];
+      EXPECT_NEAR(out[r], 0.25 * sum, 1e-5 * std::sqrt(static_cast<double>(head_dim)));
+    }
+  }
+}
+
 // Three blocks with borders in every place against one softmax in double.
 TEST_P(AttentionTileInt16Test, SoftmaxOverBlocksEqualsReference) {
-  constexpr int64_t kRows = 5, kGroups = 2, kCols = 32, kBlocks = 3;
+  constexpr int64_t kRows = 5, kSums = 2, kCols = 32, kBlocks = 3;
   const int32_t begin[kBlocks][kRows] = {{0, 5, 31, 10, 0}, {0, 0, 32, 32, 0}, {0, 0, 0, 31, 0}};
   const int32_t end[kBlocks][kRows] = {{32, 32, 32, 10, 0}, {32, 1, 32, 32, 0}, {3, 0, 32, 32, 0}};
   Array<float> max(16), sum(16), output(kRows * kCols), factors(16), keep(16), gain(16);
-  Array<float> key_scales(kGroups * kTokens), value_scales(kTokens), value_logs(kTokens);
+  Array<float> key_scales(kTokens), centre_scores(16), value_scales(kTokens), value_logs(kTokens);
   Array<int16_t> weights(kRows * kTokens), values(kTokens * kCols);
-  Array<int32_t> scores(kRows * kGroups * kTokens), products(kRows * kCols);
+  Array<int32_t> scores(kRows * kSums * kTokens), products(kRows * kCols);
   max.Fill([] { return -std::numeric_limits<float>::infinity(); });
   factors.Fill([] { return 3e-4f; });
   const SoftmaxState state = {max.data(), sum.data(), output.data(), kRows, kCols, kCols};
@@ -122,24 +161,32 @@ TEST_P(AttentionTileInt16Test, SoftmaxOverBlocksEqualsReference) {
     scores.Fill([&] { return score(generator_); });
     values.Fill([&] { return static_cast<int16_t>(code(generator_)); });
     key_scales.Fill([&] { return scale(generator_); });
+    centre_scores.Fill([&] { return 1000.0f * scale(generator_); });
     value_scales.Fill([&] { return scale(generator_); });
     for (int64_t t = 0; t < kTokens; ++t) value_logs[t] = std::log2(value_scales[t]);
     for (int64_t r = 0; r < kRows; ++r) {
       for (int64_t t = begin[b][r]; t < end[b][r]; ++t) {
         double s = 0;
-        for (int64_t g = 0; g < kGroups; ++g) {
-          s += double{key_scales[g * kTokens + t]} * scores[(r * kGroups + g) * kTokens + t];
+        for (int64_t i = 0; i < kSums; ++i) {
+          s += double{key_scales[t]} * scores[(r * kSums + i) * kTokens + t];
         }
         std::vector<double> value;
         for (int64_t c = 0; c < kCols; ++c) {
           value.push_back(double{value_scales[t]} * values[(t / 2 * kCols + c) * 2 + t % 2]);
         }
-        seen[r].push_back({s * factors[r], value});
+        seen[r].push_back({s * factors[r] + centre_scores[r], value});
       }
     }
-    const Int16Block block = {kGroups,        key_scales.data(), value_logs.data(),
-                              factors.data(), begin[b],          end[b],
-                              weights.data(), keep.data(),       gain.data()};
+    const Int16Block block = {.sums = kSums,
+                              .key_scales = key_scales.data(),
+                              .value_log2_scales = value_logs.data(),
+                              .query_factors = factors.data(),
+                              .centre_scores = centre_scores.data(),
+                              .begin = begin[b],
+                              .end = end[b],
+                              .weights = weights.data(),
+                              .keep = keep.data(),
+                              .gain = gain.data()};
     SoftmaxInt16Block(scores.data(), block, state);
     MultiplyTileInt16(weights.data(), kTokens, values.data(), kRows, kTokens / 2, kCols,
                       products.data(), kCols);

@@ -4,8 +4,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <string>
 
@@ -25,37 +27,43 @@ int64_t RoundUp(int64_t value, int64_t step) {
 }  // namespace
 
 Result<std::unique_ptr<BlockPool>> BlockPool::Create(const BlockPoolOptions& options) {
-  int64_t region_bytes = 0;
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  const int64_t num_blocks = options.num_blocks;
+  bool valid = num_blocks > 0 && num_blocks <= std::numeric_limits<BlockId>::max() &&
+               !options.block_bytes.empty();
   int64_t total = 0;
-  if (options.num_regions <= 0 || options.num_blocks <= 0 || options.block_bytes <= 0 ||
-      options.num_blocks > std::numeric_limits<BlockId>::max() ||
-      __builtin_mul_overflow(options.num_blocks, options.block_bytes, &region_bytes) ||
-      __builtin_add_overflow(region_bytes, int64_t{1} << 16, &total) ||
-      __builtin_mul_overflow(total, options.num_regions, &total)) {
-    return InvalidArgumentError("KV cache of " + std::to_string(options.num_regions) + " x " +
-                                std::to_string(options.num_blocks) + " blocks of " +
-                                std::to_string(options.block_bytes) +
-                                " bytes: sizes must be positive, with a sum below 2^63 bytes and "
-                                "at most 2^31 - 1 blocks");
+  std::vector<int64_t> starts;
+  for (const int64_t block_bytes : options.block_bytes) {
+    int64_t region_bytes = 0;
+    valid = valid && block_bytes > 0 &&
+            !__builtin_mul_overflow(num_blocks, block_bytes, &region_bytes) &&
+            !__builtin_add_overflow(region_bytes, page - 1, &region_bytes);
+    starts.push_back(total);
+    valid = valid && !__builtin_add_overflow(total, region_bytes / page * page, &total);
   }
-  region_bytes = RoundUp(region_bytes, sysconf(_SC_PAGESIZE));
-  const auto bytes = static_cast<size_t>(region_bytes * options.num_regions);
-  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+  if (!valid) {
+    return InvalidArgumentError(
+        "KV cache of " + std::to_string(options.block_bytes.size()) + " x " +
+        std::to_string(num_blocks) +
+        " blocks: sizes must be positive, with a sum below 2^63 bytes and at most 2^31 - 1 blocks");
+  }
+  void* base = mmap(nullptr, static_cast<size_t>(total), PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) {
     return ResourceExhaustedError("KV cache: the system refused to reserve " +
-                                  std::to_string(bytes) +
+                                  std::to_string(total) +
                                   " bytes of address space: " + std::strerror(errno));
   }
+  std::vector<Region> regions;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    regions.push_back({static_cast<std::byte*>(base) + starts[i], options.block_bytes[i]});
+  }
   return std::unique_ptr<BlockPool>(
-      new BlockPool(options, static_cast<std::byte*>(base), region_bytes));
+      new BlockPool(num_blocks, static_cast<std::byte*>(base), total, std::move(regions)));
 }
 
-BlockPool::BlockPool(const BlockPoolOptions& options, std::byte* base, int64_t region_bytes)
-    : options_(options), base_(base), region_bytes_(region_bytes) {}
-
 BlockPool::~BlockPool() {
-  munmap(base_, static_cast<size_t>(region_bytes_ * options_.num_regions));
+  munmap(base_, static_cast<size_t>(bytes_));
 }
 
 BlockId BlockPool::Allocate() {
@@ -81,13 +89,12 @@ void BlockPool::Free(BlockId block) {
 
 void BlockPool::ReleaseTail() {
   const int64_t page = sysconf(_SC_PAGESIZE);
-  for (int64_t region = 0; region < options_.num_regions; ++region) {
-    const int64_t begin = RoundUp(end_ * options_.block_bytes, page);
-    const int64_t end = RoundUp(touched_end_ * options_.block_bytes, page);
+  for (const Region& region : regions_) {
+    const int64_t begin = RoundUp(end_ * region.block_bytes, page);
+    const int64_t end = RoundUp(touched_end_ * region.block_bytes, page);
     // Advice only: if the system declines, the pages stay and are reused.
     if (begin < end) {
-      madvise(base_ + region * region_bytes_ + begin, static_cast<size_t>(end - begin),
-              MADV_DONTNEED);
+      madvise(region.base + begin, static_cast<size_t>(end - begin), MADV_DONTNEED);
     }
   }
   touched_end_ = end_;

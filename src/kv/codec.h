@@ -30,12 +30,10 @@ struct KvCodec {
   void (*decode_values)(const std::byte* block, int64_t head_dim, float* tile, int64_t stride);
 
   // For types with int8 codes, else null: codes widened to 16 bits in pairs, for
-  // kernels/attention_tile_int16.h, with one scale per key and key_group components, and the
-  // base-2 logarithm of one scale per value.
-  int64_t key_group = 0;
-  int64_t (*key_groups)(int64_t head_dim) = nullptr;
-  void (*unpack_keys)(const std::byte* block, int64_t head_dim, int16_t* tile,
-                      float* scales) = nullptr;
+  // kernels/attention_tile_int16.h. Keys are centre [head_dim] + scales [kBlockTokens] * tile;
+  // values are 2^log2_scales [kBlockTokens] * tile.
+  void (*unpack_keys)(const std::byte* block, int64_t head_dim, int16_t* tile, float* scales,
+                      float* centre) = nullptr;
   void (*unpack_values)(const std::byte* block, int64_t head_dim, int64_t cols, int16_t* tile,
                         float* log2_scales) = nullptr;
 };

@@ -34,19 +34,24 @@ class KvCodecTest : public testing::TestWithParam<std::tuple<KvDType, kernels::T
  protected:
   const KvCodec& codec() const { return CodecFor(std::get<0>(GetParam())); }
 
-  // Largest error of component i, with `group` components to a scale.
-  double Bound(const std::vector<float>& rows, int64_t head_dim, int64_t i, int64_t group) const {
-    const double value = std::abs(rows[static_cast<size_t>(i)]);
+  // Largest error of component i.
+  double Bound(const std::vector<float>& rows, int64_t head_dim, int64_t i, bool is_key) const {
+    const auto at = [&](int64_t index) { return double{rows[static_cast<size_t>(index)]}; };
     if (codec().dtype == KvDType::kF32) return 0;
-    if (codec().dtype == KvDType::kF16) return value / 2048 + 1e-7;
-    // Half a step of the group's largest magnitude, and the rounding of the scale: f16's for keys,
-    // up by less than 2^(1/64) for values.
-    const int64_t row = i / head_dim, first = i % head_dim / group * group;
-    double largest = 0;
-    for (int64_t d = first; d < std::min(first + group, head_dim); ++d) {
-      largest = std::max(largest, std::abs(double{rows[static_cast<size_t>(row * head_dim + d)]}));
+    if (codec().dtype == KvDType::kF16) return std::abs(at(i)) / 2048 + 1e-7;
+    const int64_t row = i - i % head_dim;
+    double largest = 0, largest_of_group = 0;
+    for (int64_t d = 0; d < head_dim; ++d) {
+      // Keys are stored as differences to the first, which is rounded to f16.
+      const double size =
+          std::abs(at(row + d) - (is_key ? at(d) : 0)) + (is_key ? std::abs(at(d)) / 2048 : 0);
+      largest = std::max(largest, size);
+      if (d / 8 == i % head_dim / 8) largest_of_group = std::max(largest_of_group, size);
     }
-    return largest / 127 * 0.57 + 1e-6;
+    // Half a step. The step of a value is rounded up by less than 2^(1/64); that of a key's group
+    // of eight is up to twice what it needs, and at least 1/32 of the key's largest.
+    if (!is_key) return largest / 127 * 0.51 + 1e-6;
+    return std::max(2 * largest_of_group, largest / 32) / 127 * 0.57 + 1e-6;
   }
 
   // Rows as they come back: stored as keys and as values in the given pieces, decoded.
@@ -108,8 +113,9 @@ TEST_P(KvCodecTest, RoundTrip) {
     const Decoded decoded = RoundTrip(rows, head_dim, {1, 2, 9, 31, 32});
     for (int64_t i = 0; i < kTokens * head_dim; ++i) {
       const auto at = static_cast<size_t>(i);
-      ASSERT_NEAR(decoded.keys[at], rows[at], Bound(rows, head_dim, i, 32)) << head_dim << " " << i;
-      ASSERT_NEAR(decoded.values[at], rows[at], Bound(rows, head_dim, i, head_dim))
+      ASSERT_NEAR(decoded.keys[at], rows[at], Bound(rows, head_dim, i, true))
+          << head_dim << " " << i;
+      ASSERT_NEAR(decoded.values[at], rows[at], Bound(rows, head_dim, i, false))
           << head_dim << " " << i;
     }
   }
@@ -124,21 +130,22 @@ TEST_P(KvCodecTest, UnpackedCodesTimesScalesAreTheDecodedBlock) {
     Block keys(c.key_block_bytes(head_dim)), values(c.value_block_bytes(head_dim));
     c.store_keys(keys.data(), head_dim, 0, kTokens, rows.data(), head_dim);
     c.store_values(values.data(), head_dim, 0, kTokens, rows.data(), head_dim);
-    const int64_t cols = head_dim + 24, groups = c.key_groups(head_dim);
+    const int64_t cols = head_dim + 24;
     Block key_tile(head_dim * kTokens * 2), value_tile(cols * kTokens * 2);
-    Block key_scales(groups * kTokens * 4), value_scales(kTokens * 4);
+    Block key_scales(kTokens * 4), value_scales(kTokens * 4), centre(head_dim * 4);
     const auto* k = reinterpret_cast<int16_t*>(key_tile.data());
     const auto* v = reinterpret_cast<int16_t*>(value_tile.data());
     const auto* ks = reinterpret_cast<float*>(key_scales.data());
     const auto* vs = reinterpret_cast<float*>(value_scales.data());
+    const auto* kc = reinterpret_cast<float*>(centre.data());
     c.unpack_keys(keys.data(), head_dim, reinterpret_cast<int16_t*>(key_tile.data()),
-                  reinterpret_cast<float*>(key_scales.data()));
+                  reinterpret_cast<float*>(key_scales.data()),
+                  reinterpret_cast<float*>(centre.data()));
     c.unpack_values(values.data(), head_dim, cols, reinterpret_cast<int16_t*>(value_tile.data()),
                     reinterpret_cast<float*>(value_scales.data()));
     for (int64_t t = 0; t < kTokens; ++t) {
       for (int64_t d = 0; d < head_dim; ++d) {
-        const float key = static_cast<float>(k[(d / 2 * kTokens + t) * 2 + d % 2]) *
-                          ks[d / c.key_group * kTokens + t];
+        const float key = kc[d] + ks[t] * static_cast<float>(k[(d / 2 * kTokens + t) * 2 + d % 2]);
         const float value =
             static_cast<float>(v[(t / 2 * cols + d) * 2 + t % 2]) * std::exp2(vs[t]);
         ASSERT_EQ(key, decoded.keys[static_cast<size_t>(t * head_dim + d)]) << t << " " << d;
@@ -184,7 +191,7 @@ TEST_P(KvCodecTest, NeverHoldsNanOrInfinity) {
   std::vector<float> rows = RandomRows(64, 3);
   rows[5] = kInf;
   rows[70] = -kInf;
-  rows[140] = std::numeric_limits<float>::quiet_NaN();
+  rows[9] = std::numeric_limits<float>::quiet_NaN();
   rows[200] = std::numeric_limits<float>::max();
   rows[300] = -1e20f;
   rows[400] = 1e-42f;
@@ -195,8 +202,8 @@ TEST_P(KvCodecTest, NeverHoldsNanOrInfinity) {
   }
   EXPECT_GT(decoded.keys[5], 1e4f);
   EXPECT_LT(decoded.values[70], -1e4f);
-  EXPECT_EQ(decoded.keys[140], 0.0f);
-  EXPECT_EQ(decoded.values[140], 0.0f);
+  EXPECT_EQ(decoded.keys[9], 0.0f);
+  EXPECT_EQ(decoded.values[9], 0.0f);
 }
 
 TEST(KvCodecNames, ParseAndPrint) {

@@ -38,8 +38,6 @@ constexpr std::array<KvCodec, 3> kCodecs = {{
      .store_values = Int8StoreValues,
      .decode_keys = Int8DecodeKeys,
      .decode_values = Int8DecodeValues,
-     .key_group = kInt8KeyGroup,
-     .key_groups = Int8KeyGroups,
      .unpack_keys = Int8UnpackKeys,
      .unpack_values = Int8UnpackValues},
 }};

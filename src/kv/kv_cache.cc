@@ -22,15 +22,11 @@ int64_t BlocksFor(int64_t num_tokens) {
   return num_tokens / kBlockTokens + (num_tokens % kBlockTokens != 0 ? 1 : 0);
 }
 
-// Keys and values take the same room in every codec so far; a region holds blocks of the larger.
-int64_t RegionBlockBytes(const KvCacheOptions& options) {
+// Bytes of one block in all layers and heads.
+int64_t BlockBytes(const KvCacheOptions& options) {
   const KvCodec& codec = CodecFor(options.dtype);
-  return std::max(codec.key_block_bytes(options.head_dim),
-                  codec.value_block_bytes(options.head_dim));
-}
-
-int64_t NumRegions(const KvCacheOptions& options) {
-  return int64_t{2} * options.num_layers * options.num_kv_heads;
+  return int64_t{options.num_layers} * options.num_kv_heads *
+         (codec.key_block_bytes(options.head_dim) + codec.value_block_bytes(options.head_dim));
 }
 
 Status CheckOptions(const KvCacheOptions& options) {
@@ -143,9 +139,7 @@ class PagedKvCache final : public KvCache {
     return pool_->data(KeyRegion(layer, kv_head) + 1, block);
   }
 
-  int64_t bytes_in_use() const override {
-    return pool_->num_used() * NumRegions(options_) * RegionBlockBytes(options_);
-  }
+  int64_t bytes_in_use() const override { return pool_->num_used() * BlockBytes(options_); }
 
  private:
   struct Sequence {
@@ -179,15 +173,18 @@ class PagedKvCache final : public KvCache {
 
 Result<std::unique_ptr<KvCache>> KvCache::Create(const KvCacheOptions& options) {
   LODE_RETURN_IF_ERROR(CheckOptions(options));
-  LODE_ASSIGN_OR_RETURN(std::unique_ptr<BlockPool> pool,
-                        BlockPool::Create({.num_regions = NumRegions(options),
-                                           .num_blocks = BlocksFor(options.max_tokens),
-                                           .block_bytes = RegionBlockBytes(options)}));
+  const KvCodec& codec = CodecFor(options.dtype);
+  BlockPoolOptions pool_options = {.num_blocks = BlocksFor(options.max_tokens), .block_bytes = {}};
+  for (int64_t i = 0; i < int64_t{options.num_layers} * options.num_kv_heads; ++i) {
+    pool_options.block_bytes.push_back(codec.key_block_bytes(options.head_dim));
+    pool_options.block_bytes.push_back(codec.value_block_bytes(options.head_dim));
+  }
+  LODE_ASSIGN_OR_RETURN(std::unique_ptr<BlockPool> pool, BlockPool::Create(pool_options));
   return std::unique_ptr<KvCache>(std::make_unique<PagedKvCache>(options, std::move(pool)));
 }
 
 int64_t KvCache::BytesFor(const KvCacheOptions& options, int64_t num_tokens) {
-  return BlocksFor(num_tokens) * NumRegions(options) * RegionBlockBytes(options);
+  return BlocksFor(num_tokens) * BlockBytes(options);
 }
 
 }  // namespace lode

@@ -185,7 +185,7 @@ TEST(KvCacheTest, AddressesBeyond32Bits) {
 }
 
 TEST(BlockPoolTest, EqualsAModelUnderRandomOperations) {
-  const auto pool = BlockPool::Create({.num_regions = 2, .num_blocks = 300, .block_bytes = 4096});
+  const auto pool = BlockPool::Create({.num_blocks = 300, .block_bytes = {64, 4096}});
   ASSERT_TRUE(pool.ok());
   std::map<BlockId, std::byte> held;  // id -> what was written there
   std::mt19937 generator(1);

@@ -7,9 +7,9 @@
 //   f32, f16  f32 rounding: a score of size s is off by about s * sqrt(head_dim) * 2^-24, and a
 //             weight the same relatively; with |s| <= 30 that is 2e-5. Sums over n keys add
 //             sqrt(n) * 2^-24 at random.
-//   int8      integer products: a query component is off by up to 2^-16 of the row's largest, a
-//             score of standard deviation 2 with it by some 1e-4, and so are the weights; a weight
-//             itself by up to 2^-16 of its block's largest.
+//   int8      integer products: a query component is off by up to 2^-20 of the row's sum of
+//             magnitudes, a score of standard deviation 2 with it by some 1e-4, and so are the
+//             weights; a weight itself by up to 2^-16 of its block's largest.
 #include <gtest/gtest.h>
 
 #include <algorithm>

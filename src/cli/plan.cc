@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/random.h"
 #include "base/topology.h"
 #include "cli/commands.h"
 #include "cli/memory_plan.h"
@@ -38,12 +39,12 @@ Result<int64_t> MeasureResident(Console& console, const ModelOptions& options) {
   const int64_t context = engine->options().context_len;
   const int64_t step = std::min(context, engine->options().prefill_chunk);
   // As many different tokens as a text of that length has: each reads its embedding row.
-  const int64_t distinct = DistinctTokens(context);
-  const int64_t spacing = std::max<int64_t>(1, engine->model().config().vocab_size / distinct);
-  for (int64_t first = 0; first < distinct; first += step) {
-    std::vector<TokenId> tokens;
-    for (int64_t i = first; i < first + step; ++i) {
-      tokens.push_back(static_cast<TokenId>(i % distinct * spacing));
+  Random random(1);
+  for (int64_t distinct = DistinctTokens(context); distinct > 0; distinct -= step) {
+    std::vector<TokenId> tokens(static_cast<size_t>(step));
+    for (int64_t i = 0; i < step; ++i) {
+      const uint64_t vocab_size = static_cast<uint64_t>(engine->model().config().vocab_size);
+      tokens[i] = i < distinct ? static_cast<TokenId>(random.NextU64() % vocab_size) : 0;
     }
     LODE_RETURN_IF_ERROR(engine->FillSynthetic(context - step));
     LODE_RETURN_IF_ERROR(engine->Append(tokens));
@@ -134,7 +135,7 @@ Status RunPlan(Console& console, const ArgList& list) {
   if (!proceed) return OkStatus();
 
   LODE_ASSIGN_OR_RETURN(const EngineOptions engine_options, options.Resolve());
-  LODE_ASSIGN_OR_RETURN(const auto source, OpenWeights(engine_options.model_path));
+  LODE_ASSIGN_OR_RETURN(auto source, OpenWeights(engine_options.model_path));
   PlanReport report;
   report.kv_dtype = engine_options.kv_dtype;
   report.memory = UsableMemory();
@@ -149,6 +150,7 @@ Status RunPlan(Console& console, const ArgList& list) {
     report.largest_contexts.push_back(largest);
   }
   if (measure && report.Fits()) {
+    source.reset();  // the engine opens its own
     LODE_ASSIGN_OR_RETURN(report.measured_bytes, MeasureResident(console, options));
   }
   LODE_RETURN_IF_ERROR(console.Out(as_json ? AsJson(report) : AsText(report)));

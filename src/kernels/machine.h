@@ -10,7 +10,7 @@
 
 namespace lode::kernels {
 
-// Reads data[0, n), n a multiple of 256, in 64-byte steps and returns a checksum of it (so that the
+// Reads data[0, n), n a multiple of 256, as four streams and returns a checksum of it (so that the
 // reads happen). Use many times the size of the last cache, already touched, a part per thread.
 uint64_t ReadBytes(const std::byte* data, int64_t n);
 

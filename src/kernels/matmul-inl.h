@@ -13,7 +13,10 @@
 //   kSigned           codes are signed bytes (Q8_0)
 //   kHasMin           a minimum per 32 columns is subtracted
 //   kHasSubScales     8-bit integer scales per 16 columns (Q6_K)
-//   Block, Open(group, b), Codes<S>(block, v), Scale(block, v), and Min / SubScales if it has them
+//   kUnit             consecutive blocks that share bytes: their position is a template argument,
+//                     so that shifts are constants
+//   Open<P>(group, b) block b + P, b a multiple of kUnit; then Codes<S>(block, v) (columns 4S to
+//                     4S + 3), Scale(block, v), and Min / SubScales if it has them
 #if defined(LODE_KERNELS_MATMUL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LODE_KERNELS_MATMUL_INL_H_
 #undef LODE_KERNELS_MATMUL_INL_H_
@@ -22,6 +25,7 @@
 #endif
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -66,6 +70,8 @@ namespace lode::kernels {
 namespace HWY_NAMESPACE {
 
 using Steps = std::make_index_sequence<8>;  // of four columns, in a block
+template <class F>
+using Unit = std::make_index_sequence<static_cast<size_t>(F::kUnit)>;
 
 // --- Tiles: blocks unpacked to one byte a code and f32 scales ---
 
@@ -82,9 +88,11 @@ struct Tile {
   static constexpr bool kSigned = F::kSigned;
   static constexpr bool kHasMin = F::kHasMin;
   static constexpr bool kHasSubScales = F::kHasSubScales;
-  static constexpr bool kPrefetch = false;
+  static constexpr int64_t kUnit = 1;
+  static constexpr bool kIsPacked = false;
   using Block = const uint8_t*;
 
+  template <int>
   static HWY_INLINE Block Open(const std::byte* tile, int64_t b) {
     return reinterpret_cast<Block>(tile) + b * kTileBlockBytes<F>;
   }
@@ -111,9 +119,10 @@ struct Tile {
 // Reads packed weights in place.
 template <class F>
 struct InPlace : F {
-  static constexpr bool kPrefetch = true;
+  static constexpr bool kIsPacked = true;
   // The dot products use code - kOffset, also when there is a minimum: it absorbs the offset.
-  static HWY_INLINE VF32 AdjustedMin(const typename F::Block& block, VF32 scale, size_t v) {
+  template <class Block>
+  static HWY_INLINE VF32 AdjustedMin(const Block& block, VF32 scale, size_t v) {
     if constexpr (F::kOffset == 0) return F::Min(block, v);
     return hn::NegMulAdd(hn::Set(DF32(), static_cast<float>(F::kOffset)), scale, F::Min(block, v));
   }
@@ -124,9 +133,8 @@ HWY_INLINE void StoreRow(V x, uint8_t* block, size_t row, size_t v) {
   hn::Store(hn::BitCast(DU8(), x), DU8(), block + row * 64 + v * kVectorBytes);
 }
 
-template <class F, size_t... S>
-HWY_INLINE void UnpackBlock(const typename F::Block& block, uint8_t* out,
-                            std::index_sequence<S...>) {
+template <class F, class Block, size_t... S>
+HWY_INLINE void UnpackBlock(const Block& block, uint8_t* out, std::index_sequence<S...>) {
   LODE_UNROLL
   for (size_t v = 0; v < kVectors; ++v) {
     (StoreRow(F::template Codes<S>(block, v), out, S, v), ...);
@@ -140,11 +148,17 @@ HWY_INLINE void UnpackBlock(const typename F::Block& block, uint8_t* out,
   }
 }
 
+template <class F, size_t... P>
+HWY_INLINE void UnpackUnit(const std::byte* group, int64_t b, uint8_t* out,
+                           std::index_sequence<P...>) {
+  (UnpackBlock<F>(F::template Open<P>(group, b), out + P * kTileBlockBytes<F>, Steps()), ...);
+}
+
 template <class F>
 HWY_INLINE void UnpackTile(const std::byte* group, int64_t begin, int64_t end, std::byte* tile) {
   uint8_t* out = reinterpret_cast<uint8_t*>(tile);
-  for (int64_t b = begin; b < end; ++b, out += kTileBlockBytes<F>) {
-    UnpackBlock<F>(F::Open(group, b), out, Steps());
+  for (int64_t b = begin; b < end; b += F::kUnit, out += F::kUnit * kTileBlockBytes<F>) {
+    UnpackUnit<F>(group, b, out, Unit<F>());
   }
 }
 
@@ -160,8 +174,8 @@ struct TokenBlocks {  // the same block of kTokens tokens
 };
 
 // One step: four columns of all rows and tokens.
-template <class F, int kTokens, size_t S>
-HWY_INLINE void Step(const typename F::Block& block, const TokenBlocks<kTokens>& x,
+template <class F, int kTokens, size_t S, class Block>
+HWY_INLINE void Step(const Block& block, const TokenBlocks<kTokens>& x,
                      Accumulator (&sums)[kTokens][kVectors]) {
   VU8 w[kVectors];
   LODE_UNROLL
@@ -174,8 +188,8 @@ HWY_INLINE void Step(const typename F::Block& block, const TokenBlocks<kTokens>&
   }
 }
 
-template <class F, int kTokens, size_t S>
-HWY_INLINE void StepSigned(const typename F::Block& block, const TokenBlocks<kTokens>& x,
+template <class F, int kTokens, size_t S, class Block>
+HWY_INLINE void StepSigned(const Block& block, const TokenBlocks<kTokens>& x,
                            VI32 (&sums)[kTokens][kVectors]) {
   LODE_UNROLL
   for (size_t v = 0; v < kVectors; ++v) {
@@ -206,8 +220,8 @@ HWY_INLINE void StartSums(const TokenBlocks<kTokens>& x, size_t half,
 }
 
 // Dot products of 16 columns, times their sub-scales.
-template <class F, int kTokens, size_t kHalf, size_t... S>
-HWY_INLINE void HalfBlockDots(const typename F::Block& block, const TokenBlocks<kTokens>& x,
+template <class F, int kTokens, size_t kHalf, class Block, size_t... S>
+HWY_INLINE void HalfBlockDots(const Block& block, const TokenBlocks<kTokens>& x,
                               VI32 (&dots)[kTokens][kVectors], std::index_sequence<S...>) {
   Accumulator sums[kTokens][kVectors];
   StartSums<F, kTokens>(x, kHalf, sums);
@@ -224,8 +238,8 @@ HWY_INLINE void HalfBlockDots(const typename F::Block& block, const TokenBlocks<
 }
 
 // dots[t][v] = exact integer dot products of a block (times the sub-scales, if any).
-template <class F, int kTokens, size_t... S>
-HWY_INLINE void BlockDots(const typename F::Block& block, const TokenBlocks<kTokens>& x,
+template <class F, int kTokens, class Block, size_t... S>
+HWY_INLINE void BlockDots(const Block& block, const TokenBlocks<kTokens>& x,
                           VI32 (&dots)[kTokens][kVectors], std::index_sequence<S...>) {
   if constexpr (F::kSigned) {
     LODE_UNROLL
@@ -249,57 +263,87 @@ HWY_INLINE void BlockDots(const typename F::Block& block, const TokenBlocks<kTok
   }
 }
 
-// Decoding runs at the speed of memory: the stream is read this far ahead of its use.
-inline constexpr int64_t kPrefetchBytes = 2048;
+template <class F, int kTokens>
+inline constexpr bool kSumsInRegisters = kTokens == 1 || kVectors == 1;
 
-// sums[t][16 rows] += blocks [begin, end) of one row group times kTokens tokens. F reads `weights`;
-// x is block `begin` of the first token.
+// Adds one block to the sums, which live in `total` or, with several tokens, whose integer sums
+// need the registers, in memory.
+template <class F, int kTokens, class Block>
+HWY_INLINE void AddBlock(const Block& block, const TokenBlocks<kTokens>& tokens,
+                         VF32 (&total)[kTokens][kVectors], float* HWY_RESTRICT sums) {
+  // Blocks of a unit share bytes: loading them again is cheaper than keeping them, on the stack.
+  if constexpr (F::kUnit > 1) std::atomic_signal_fence(std::memory_order_seq_cst);
+  constexpr bool kInRegisters = kSumsInRegisters<F, kTokens>;
+  const DF32 df;
+  VI32 dots[kTokens][kVectors];
+  BlockDots<F, kTokens>(block, tokens, dots, Steps());
+  LODE_UNROLL
+  for (size_t v = 0; v < kVectors; ++v) {
+    const VF32 scale = F::Scale(block, v);
+    VF32 min = hn::Zero(df);
+    if constexpr (F::kHasMin) min = F::AdjustedMin(block, scale, v);
+    LODE_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      float* sum_at = sums + t * 16 + v * kRowsPerVector;
+      VF32 sum = kInRegisters ? total[t][v] : hn::Load(df, sum_at);
+      const VF32 scales = hn::Mul(scale, hn::Set(df, tokens[t].d));
+      sum = hn::MulAdd(hn::ConvertTo(df, dots[t][v]), scales, sum);
+      if constexpr (F::kHasMin) sum = hn::NegMulAdd(min, hn::Set(df, tokens[t].d_sum), sum);
+      if constexpr (kInRegisters) {
+        total[t][v] = sum;
+      } else {
+        hn::Store(sum, df, sum_at);
+      }
+    }
+  }
+}
+
+template <class F, int kTokens, size_t... P>
+HWY_INLINE void AddUnit(const std::byte* weights, int64_t b, const std::byte* x, int64_t x_stride,
+                        VF32 (&total)[kTokens][kVectors], float* HWY_RESTRICT sums,
+                        std::index_sequence<P...>) {
+  (AddBlock<F, kTokens>(F::template Open<P>(weights, b),
+                        TokenBlocks<kTokens>{x + P * sizeof(ActivationBlock), x_stride}, total,
+                        sums),
+   ...);
+}
+
+// One token runs at the speed of memory: its streams are read so far ahead.
+inline constexpr int64_t kPrefetchBytes = 1024;
+
+HWY_INLINE void PrefetchStream(const std::byte* at, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) hwy::Prefetch(at + i + kPrefetchBytes);
+}
+
+// sums[t][16 rows] += blocks [begin, end) of one row group times kTokens tokens; both multiples of
+// F::kUnit. F reads `weights`; x is block `begin` of the first token.
 template <class F, int kTokens>
 HWY_INLINE void DotBlocks(const std::byte* weights, int64_t begin, int64_t end, const std::byte* x,
                           int64_t x_stride, float* HWY_RESTRICT sums) {
-  // With several tokens the registers are needed for the integer sums.
-  constexpr bool kInRegisters = kTokens == 1 || kVectors == 1;
   const DF32 df;
   VF32 total[kTokens][kVectors];
   LODE_UNROLL
   for (int t = 0; t < kTokens; ++t) {
     LODE_UNROLL
-    for (size_t v = 0; v < kVectors; ++v)
-      total[t][v] = hn::Load(df, sums + t * 16 + v * kRowsPerVector);
-  }
-  for (int64_t b = begin; b < end; ++b, x += sizeof(ActivationBlock)) {
-    const typename F::Block block = F::Open(weights, b);
-    if constexpr (F::kPrefetch) {
-      constexpr int64_t kBytes = sizeof(typename F::Packed) / F::kBlocks;
-      const std::byte* ahead = weights + b * kBytes + kPrefetchBytes;
-      for (int64_t i = 0; i < kBytes; i += 64) hwy::Prefetch(ahead + i);
-    }
-    const TokenBlocks<kTokens> tokens{x, x_stride};
-    VI32 dots[kTokens][kVectors];
-    BlockDots<F, kTokens>(block, tokens, dots, Steps());
-    LODE_UNROLL
     for (size_t v = 0; v < kVectors; ++v) {
-      const VF32 scale = F::Scale(block, v);
-      VF32 min = hn::Zero(df);
-      if constexpr (F::kHasMin) min = F::AdjustedMin(block, scale, v);
-      LODE_UNROLL
-      for (int t = 0; t < kTokens; ++t) {
-        float* sum_at = sums + t * 16 + v * kRowsPerVector;
-        VF32 sum = kInRegisters ? total[t][v] : hn::Load(df, sum_at);
-        const VF32 scales = hn::Mul(scale, hn::Set(df, tokens[t].d));
-        sum = hn::MulAdd(hn::ConvertTo(df, dots[t][v]), scales, sum);
-        if constexpr (F::kHasMin) sum = hn::NegMulAdd(min, hn::Set(df, tokens[t].d_sum), sum);
-        total[t][v] = sum;
-        if constexpr (!kInRegisters) hn::Store(sum, df, sum_at);
-      }
+      total[t][v] = hn::Load(df, sums + t * 16 + v * kRowsPerVector);
     }
   }
-  if constexpr (kInRegisters) {
+  constexpr int64_t kUnitBytes = F::kUnit * static_cast<int64_t>(sizeof(ActivationBlock));
+  for (int64_t b = begin; b < end; b += F::kUnit, x += kUnitBytes) {
+    if constexpr (F::kIsPacked) {
+      constexpr int64_t kBlockBytes = sizeof(typename F::Packed) / F::kBlocks;
+      PrefetchStream(weights + b * kBlockBytes, F::kUnit * kBlockBytes);
+    }
+    AddUnit<F, kTokens>(weights, b, x, x_stride, total, sums, Unit<F>());
+  }
+  if constexpr (kSumsInRegisters<F, kTokens>) {
     LODE_UNROLL
     for (int t = 0; t < kTokens; ++t) {
       LODE_UNROLL
-      for (size_t v = 0; v < kVectors; ++v)
+      for (size_t v = 0; v < kVectors; ++v) {
         hn::Store(total[t][v], df, sums + t * 16 + v * kRowsPerVector);
+      }
     }
   }
 }
@@ -315,7 +359,7 @@ struct F32Columns {
 };
 
 // sums[t][16 rows] += columns [begin, end) times kTokens tokens, in blocks of 32 columns.
-template <class Columns, int kTokens, bool kPrefetch>
+template <class Columns, int kTokens>
 HWY_INLINE void DotColumns(const std::byte* weights, int64_t begin, int64_t end, const float* x,
                            int64_t x_stride, float* HWY_RESTRICT sums) {
   const DF32 df;
@@ -328,9 +372,6 @@ HWY_INLINE void DotColumns(const std::byte* weights, int64_t begin, int64_t end,
       for (size_t v = 0; v < kVectors; ++v) partial[t][v] = hn::Zero(df);
     }
     for (int64_t c = block; c < block_end; ++c) {
-      if constexpr (kPrefetch) {
-        hwy::Prefetch(weights + c * kRowGroup * Columns::kBytes + kPrefetchBytes);
-      }
       VF32 w[kVectors];
       LODE_UNROLL
       for (size_t v = 0; v < kVectors; ++v) w[v] = Columns::Load(weights, c, v);
@@ -353,9 +394,8 @@ HWY_INLINE void DotColumns(const std::byte* weights, int64_t begin, int64_t end,
 }
 
 // Columns 4S + j of a block as f32, exactly (tile: [32 columns][16 rows]).
-template <class F, size_t S>
-HWY_INLINE void DecodeStep(const typename F::Block& block, VF32 scale, VF32 min, size_t v,
-                           float* tile) {
+template <class F, size_t S, class Block>
+HWY_INLINE void DecodeStep(const Block& block, VF32 scale, VF32 min, size_t v, float* tile) {
   const DI32 di;
   const DF32 df;
   const VI32 codes = hn::BitCast(di, F::template Codes<S>(block, v));
@@ -373,15 +413,20 @@ HWY_INLINE void DecodeStep(const typename F::Block& block, VF32 scale, VF32 min,
   }
 }
 
-template <class F, size_t... S>
-HWY_INLINE void DecodeBlock(const typename F::Block& block, float* tile,
-                            std::index_sequence<S...>) {
+template <class F, class Block, size_t... S>
+HWY_INLINE void DecodeBlock(const Block& block, float* tile, std::index_sequence<S...>) {
   for (size_t v = 0; v < kVectors; ++v) {
     const VF32 scale = F::Scale(block, v);
     VF32 min = hn::Zero(DF32());
     if constexpr (F::kHasMin) min = F::Min(block, v);
     (DecodeStep<F, S>(block, scale, min, v, tile), ...);
   }
+}
+
+template <class F, size_t... P>
+HWY_INLINE void DecodeUnit(const std::byte* group, int64_t b, float* tile,
+                           std::index_sequence<P...>) {
+  (DecodeBlock<F>(F::template Open<P>(group, b), tile + P * kBlockCols * kRowGroup, Steps()), ...);
 }
 
 // --- Loops over row groups, tiles and tokens ---
@@ -396,10 +441,16 @@ HWY_INLINE void StoreRows(const float* sums, const MatMulTask& task, int64_t gro
 // end, x, x_stride, sums), begin and end in columns.
 template <class F>
 struct Int8Kernel {
-  static constexpr int64_t kTileCols = kTileBytes / kTileBlockBytes<F> * kBlockCols;
+  static constexpr int64_t kTileCols =
+      kTileBytes / kTileBlockBytes<F> / F::kUnit * F::kUnit * kBlockCols;
 
-  static HWY_INLINE void DotInPlace(const MatMulTask& task, const std::byte* group, float* sums) {
-    DotBlocks<InPlace<F>, 1>(group, 0, task.weights.cols / kBlockCols, task.activations, 0, sums);
+  static constexpr int64_t kStepCols = F::kUnit * kBlockCols;
+
+  static HWY_INLINE void DotInPlace(const MatMulTask& task, const std::byte* group, int64_t begin,
+                                    int64_t end, float* sums) {
+    const int64_t b = begin / kBlockCols;
+    const std::byte* x = task.activations + b * static_cast<int64_t>(sizeof(ActivationBlock));
+    DotBlocks<InPlace<F>, 1>(group, b, end / kBlockCols, x, 0, sums);
   }
   static HWY_INLINE const std::byte* Unpack(const std::byte* group, int64_t begin, int64_t end,
                                             std::byte* tile) {
@@ -418,9 +469,8 @@ struct Int8Kernel {
 template <int kTokens>
 HWY_INLINE void F32Dot(const std::byte* tile, int64_t begin, int64_t end, const std::byte* x,
                        int64_t x_stride, float* sums) {
-  DotColumns<F32Columns, kTokens, false>(tile, 0, end - begin,
-                                         reinterpret_cast<const float*>(x) + begin,
-                                         x_stride / static_cast<int64_t>(sizeof(float)), sums);
+  DotColumns<F32Columns, kTokens>(tile, 0, end - begin, reinterpret_cast<const float*>(x) + begin,
+                                  x_stride / static_cast<int64_t>(sizeof(float)), sums);
 }
 
 // Quantised weights with f32 activations.
@@ -428,17 +478,19 @@ template <class F>
 struct F32Kernel {
   static constexpr int64_t kTileCols = 256;
 
-  static HWY_INLINE void DotInPlace(const MatMulTask& task, const std::byte* group, float* sums) {
-    for (int64_t c = 0; c < task.weights.cols; c += kTileCols) {
-      const int64_t end = std::min(task.weights.cols, c + kTileCols);
-      Dot<1>(Unpack(group, c, end, task.scratch), c, end, task.activations, 0, sums);
-    }
+  static constexpr int64_t kStepCols = kTileCols;
+
+  static HWY_INLINE void DotInPlace(const MatMulTask& task, const std::byte* group, int64_t begin,
+                                    int64_t end, float* sums) {
+    const std::byte* tile = Unpack(group, begin, end, task.scratch);
+    Dot<1>(tile, begin, end, task.activations, 0, sums);
   }
   static HWY_INLINE const std::byte* Unpack(const std::byte* group, int64_t begin, int64_t end,
                                             std::byte* tile) {
     float* out = reinterpret_cast<float*>(tile);
-    for (int64_t c = begin; c < end; c += kBlockCols, out += kBlockCols * kRowGroup) {
-      DecodeBlock<F>(F::Open(group, c / kBlockCols), out, Steps());
+    constexpr int64_t kUnitCols = F::kUnit * kBlockCols;
+    for (int64_t c = begin; c < end; c += kUnitCols, out += kUnitCols * kRowGroup) {
+      DecodeUnit<F>(group, c / kBlockCols, out, Unit<F>());
     }
     return tile;
   }
@@ -454,9 +506,14 @@ template <class Columns>
 struct FloatKernel {
   static constexpr int64_t kTileCols = 256;
 
-  static HWY_INLINE void DotInPlace(const MatMulTask& task, const std::byte* group, float* sums) {
-    DotColumns<Columns, 1, true>(group, 0, task.weights.cols,
-                                 reinterpret_cast<const float*>(task.activations), 0, sums);
+  static constexpr int64_t kStepCols = kBlockCols;
+
+  static HWY_INLINE void DotInPlace(const MatMulTask& task, const std::byte* group, int64_t begin,
+                                    int64_t end, float* sums) {
+    constexpr int64_t kColumnBytes = kRowGroup * Columns::kBytes;
+    PrefetchStream(group + begin * kColumnBytes, (end - begin) * kColumnBytes);
+    DotColumns<Columns, 1>(group, begin, end, reinterpret_cast<const float*>(task.activations), 0,
+                           sums);
   }
   static HWY_INLINE const std::byte* Unpack(const std::byte* group, int64_t begin, int64_t end,
                                             std::byte* tile) {
@@ -475,12 +532,37 @@ struct FloatKernel {
   }
 };
 
+// Columns [begin, end) of one row group, unpacked, times a block of tokens.
+struct TileJob {
+  const MatMulTask& task;
+  int64_t group;
+  int64_t first_token, num_tokens;
+  const std::byte* tile;
+  int64_t begin, end;
+  float* sums;  // [num_tokens][16]
+};
+
+// Does kTokens tokens at a time from *done on, as long as so many are left.
 template <class Kernel, int kTokens>
-HWY_INLINE void DotTokens(const std::byte* tile, int64_t begin, int64_t end, const std::byte* x,
-                          int64_t x_stride, int64_t* done, int64_t num_tokens, float* sums) {
-  for (; *done + kTokens <= num_tokens; *done += kTokens) {
-    Kernel::template Dot<kTokens>(tile, begin, end, x + *done * x_stride, x_stride,
-                                  sums + *done * kRowGroup);
+HWY_INLINE void DotTokens(const TileJob& job, int64_t* done) {
+  const MatMulTask& task = job.task;
+  for (; *done + kTokens <= job.num_tokens; *done += kTokens) {
+    const int64_t token = job.first_token + *done;
+    float* sums = job.sums + *done * kRowGroup;
+    if (job.begin == 0) std::memset(sums, 0, kTokens * kRowGroup * sizeof(float));
+    const bool last = job.end == task.weights.cols;
+    if (last) {
+      // The lines to be written are a row of the output apart, rarely in cache.
+      for (int t = 0; t < kTokens; ++t) {
+        __builtin_prefetch(task.out + (token + t) * task.out_stride + job.group * kRowGroup, 1);
+      }
+    }
+    Kernel::template Dot<kTokens>(job.tile, job.begin, job.end,
+                                  task.activations + token * task.activation_bytes,
+                                  task.activation_bytes, sums);
+    if (last) {
+      for (int t = 0; t < kTokens; ++t) StoreRows(sums + t * kRowGroup, task, job.group, token + t);
+    }
   }
 }
 
@@ -489,38 +571,51 @@ template <class Kernel>
 HWY_INLINE void MultiplyGroup(const MatMulTask& task, int64_t group, int64_t first,
                               int64_t num_tokens) {
   const std::byte* weights = task.weights.data + group * task.group_bytes;
-  const std::byte* x = task.activations + first * task.activation_bytes;
   float* sums = reinterpret_cast<float*>(task.scratch + kTileBytes);
-  std::memset(sums, 0, static_cast<size_t>(num_tokens * kRowGroup) * sizeof(float));
   for (int64_t c = 0; c < task.weights.cols; c += Kernel::kTileCols) {
     const int64_t end = std::min(task.weights.cols, c + Kernel::kTileCols);
     const std::byte* tile = Kernel::Unpack(weights, c, end, task.scratch);
+    const TileJob job{task, group, first, num_tokens, tile, c, end, sums};
     int64_t done = 0;
-    const int64_t stride = task.activation_bytes;
-    DotTokens<Kernel, kMaxTokens>(tile, c, end, x, stride, &done, num_tokens, sums);
-    if constexpr (kMaxTokens > 4) {
-      DotTokens<Kernel, 4>(tile, c, end, x, stride, &done, num_tokens, sums);
-    }
-    if constexpr (kMaxTokens > 2) {
-      DotTokens<Kernel, 2>(tile, c, end, x, stride, &done, num_tokens, sums);
-    }
-    DotTokens<Kernel, 1>(tile, c, end, x, stride, &done, num_tokens, sums);
+    DotTokens<Kernel, kMaxTokens>(job, &done);
+    if constexpr (kMaxTokens > 4) DotTokens<Kernel, 4>(job, &done);
+    if constexpr (kMaxTokens > 2) DotTokens<Kernel, 2>(job, &done);
+    DotTokens<Kernel, 1>(job, &done);
   }
-  for (int64_t t = 0; t < num_tokens; ++t) {
-    StoreRows(sums + t * kRowGroup, task, group, first + t);
+}
+
+// One token times kStreams row groups, `stride` apart, a few columns of each in turn: the memory
+// delivers a quarter more to two streams than to one (docs/kernels.md).
+template <class Kernel, int kStreams>
+HWY_INLINE void MultiplyStreams(const MatMulTask& task, int64_t first, int64_t stride) {
+  const int64_t cols = task.weights.cols;
+  HWY_ALIGN float sums[kStreams][kRowGroup] = {};
+  const std::byte* weights[kStreams];
+  for (int s = 0; s < kStreams; ++s) {
+    weights[s] = task.weights.data + (first + s * stride) * task.group_bytes;
+  }
+  for (int64_t c = 0; c < cols; c += Kernel::kStepCols) {
+    const int64_t end = std::min(cols, c + Kernel::kStepCols);
+    for (int s = 0; s < kStreams; ++s) Kernel::DotInPlace(task, weights[s], c, end, sums[s]);
+  }
+  for (int s = 0; s < kStreams; ++s) StoreRows(sums[s], task, first + s * stride, 0);
+}
+
+template <class Kernel>
+HWY_INLINE void MultiplyOneToken(const MatMulTask& task) {
+  constexpr int kStreams = 2;
+  const int64_t length = (task.group_end - task.group_begin) / kStreams;
+  for (int64_t i = 0; i < length; ++i) {
+    MultiplyStreams<Kernel, kStreams>(task, task.group_begin + i, length);
+  }
+  for (int64_t g = task.group_begin + length * kStreams; g < task.group_end; ++g) {
+    MultiplyStreams<Kernel, 1>(task, g, 0);
   }
 }
 
 template <class Kernel>
 HWY_INLINE void RunMatMul(const MatMulTask& task) {
-  if (task.num_tokens == 1) {
-    for (int64_t g = task.group_begin; g < task.group_end; ++g) {
-      HWY_ALIGN float sums[kRowGroup] = {};
-      Kernel::DotInPlace(task, task.weights.data + g * task.group_bytes, sums);
-      StoreRows(sums, task, g, 0);
-    }
-    return;
-  }
+  if (task.num_tokens == 1) return MultiplyOneToken<Kernel>(task);
   // A block of tokens is read once per row group: it should stay in L2.
   for (int64_t t = 0; t < task.num_tokens; t += kTokenBlock) {
     const int64_t tokens = std::min(kTokenBlock, task.num_tokens - t);

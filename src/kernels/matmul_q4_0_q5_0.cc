@@ -17,11 +17,12 @@ struct FormatQ5_0;
 #else
 struct FormatQ4_0 {
   using Packed = PackedQ4_0;
-  static constexpr int64_t kBlocks = 1;
+  static constexpr int64_t kBlocks = 1, kUnit = 1;
   static constexpr int kOffset = 8;
   static constexpr bool kSigned = false, kHasMin = false, kHasSubScales = false;
   using Block = const Packed*;
 
+  template <int>
   static HWY_INLINE Block Open(const std::byte* group, int64_t b) {
     return reinterpret_cast<Block>(group) + b;
   }
@@ -36,7 +37,7 @@ struct FormatQ4_0 {
 
 struct FormatQ5_0 {
   using Packed = PackedQ5_0;
-  static constexpr int64_t kBlocks = 1;
+  static constexpr int64_t kBlocks = 1, kUnit = 1;
   static constexpr int kOffset = 16;
   static constexpr bool kSigned = false, kHasMin = false, kHasSubScales = false;
   struct Block {
@@ -44,6 +45,7 @@ struct FormatQ5_0 {
     VI16 high[kVectors];
   };
 
+  template <int>
   static HWY_INLINE Block Open(const std::byte* group, int64_t b) {
     Block block;
     block.packed = reinterpret_cast<const Packed*>(group) + b;

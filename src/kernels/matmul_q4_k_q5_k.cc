@@ -20,46 +20,56 @@ template <class PackedType>
 struct ScaleMinFormat {
   using Packed = PackedType;
   static constexpr int64_t kBlocks = 8;
+  static constexpr int64_t kUnit = 2;  // sub-blocks of 32 columns that share bytes
   static constexpr bool kSigned = false, kHasMin = true, kHasSubScales = false;
+  template <int kPosition>
   struct Block {
     const Packed* packed;
-    int sub;
+    const uint8_t* codes;  // eight words of 16 rows
+    const uint8_t *scales, *mins;
+    VU8 bit;  // of the sub-block in qh
   };
 
-  static HWY_INLINE Block Open(const std::byte* group, int64_t b) {
-    return {reinterpret_cast<const Packed*>(group) + b / kBlocks, static_cast<int>(b % kBlocks)};
+  template <int kPosition>
+  static HWY_INLINE Block<kPosition> Open(const std::byte* group, int64_t b) {
+    const Packed* packed = reinterpret_cast<const Packed*>(group) + b / kBlocks;
+    const int64_t first = b % kBlocks;  // even
+    return {packed, packed->qs[first * 4][0], packed->scales[first + kPosition],
+            packed->mins[first + kPosition],
+            hn::Set(DU8(), static_cast<uint8_t>(1 << (first + kPosition)))};
   }
-  static HWY_INLINE VU8 LowCodes(const Block& block, size_t step, size_t v) {
-    const uint8_t* word = block.packed->qs[static_cast<size_t>(block.sub / 2) * 8 + step][0];
-    return BitsAt(word + v * kVectorBytes, block.sub % 2 * 4, 15);
+  template <size_t S, int kPosition>
+  static HWY_INLINE VU8 LowCodes(const Block<kPosition>& block, size_t v) {
+    return Nibbles < kPosition == 1 > (block.codes + S * 64 + v * kVectorBytes);
   }
-  static HWY_INLINE VF32 Scale(const Block& block, size_t v) {
+  template <int kPosition>
+  static HWY_INLINE VF32 Scale(const Block<kPosition>& block, size_t v) {
     return hn::Mul(LoadHalves(block.packed->d + v * kRowsPerVector),
-                   LoadBytesAsFloats(block.packed->scales[block.sub] + v * kRowsPerVector));
+                   LoadBytesAsFloats(block.scales + v * kRowsPerVector));
   }
-  static HWY_INLINE VF32 Min(const Block& block, size_t v) {
+  template <int kPosition>
+  static HWY_INLINE VF32 Min(const Block<kPosition>& block, size_t v) {
     return hn::Mul(LoadHalves(block.packed->dmin + v * kRowsPerVector),
-                   LoadBytesAsFloats(block.packed->mins[block.sub] + v * kRowsPerVector));
+                   LoadBytesAsFloats(block.mins + v * kRowsPerVector));
   }
 };
 
 struct FormatQ4_K : ScaleMinFormat<PackedQ4_K> {
   static constexpr int kOffset = 0;
 
-  template <size_t S>
-  static HWY_INLINE VU8 Codes(const Block& block, size_t v) {
-    return LowCodes(block, S, v);
+  template <size_t S, int kPosition>
+  static HWY_INLINE VU8 Codes(const Block<kPosition>& block, size_t v) {
+    return LowCodes<S>(block, v);
   }
 };
 
 struct FormatQ5_K : ScaleMinFormat<PackedQ5_K> {
   static constexpr int kOffset = 16;  // 5 bits without it would overflow the 16-bit sums
 
-  template <size_t S>
-  static HWY_INLINE VU8 Codes(const Block& block, size_t v) {
-    const VU8 bit = BitsAt(block.packed->qh[S][0] + v * kVectorBytes, block.sub, 1);
-    const VU8 high = hn::BitCast(DU8(), hn::ShiftLeft<4>(hn::BitCast(DI16(), bit)));
-    return hn::Or(LowCodes(block, S, v), high);
+  template <size_t S, int kPosition>
+  static HWY_INLINE VU8 Codes(const Block<kPosition>& block, size_t v) {
+    const uint8_t* high = block.packed->qh[S][0] + v * kVectorBytes;
+    return hn::Or(LowCodes<S>(block, v), HighBit(high, block.bit));
   }
 };
 #endif  // HWY_TARGET == HWY_SCALAR

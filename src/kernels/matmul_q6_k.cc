@@ -19,38 +19,41 @@ struct FormatQ6_K {
   static constexpr int64_t kBlocks = 8;
   static constexpr int kOffset = 32;
   static constexpr bool kSigned = false, kHasMin = false, kHasSubScales = true;
+  static constexpr int64_t kUnit = 4;  // sub-blocks of 32 columns that share bytes
+  template <int kPosition>
   struct Block {
-    const Packed* packed;
-    size_t half, t;  // sub-block t of 32 columns in half `half`
+    const Half* d;
+    const int8_t* scales;       // two rows of 16
+    const uint8_t *low, *high;  // eight words of 16 rows each
   };
 
-  static HWY_INLINE Block Open(const std::byte* group, int64_t b) {
-    return {reinterpret_cast<const Packed*>(group) + b / kBlocks,
-            static_cast<size_t>(b % kBlocks / 4), static_cast<size_t>(b % 4)};
+  template <int kPosition>
+  static HWY_INLINE Block<kPosition> Open(const std::byte* group, int64_t b) {
+    const Packed* packed = reinterpret_cast<const Packed*>(group) + b / kBlocks;
+    const int64_t half = b % kBlocks / kUnit;
+    return {packed->d, packed->scales[half * 8 + kPosition * 2],
+            packed->halves[half].ql[kPosition % 2 * 8][0], packed->halves[half].qh[0][0]};
   }
-  template <size_t S>
-  static HWY_INLINE VU8 Codes(const Block& block, size_t v) {
-    const uint8_t* low_word = block.packed->ql[block.half * 16 + block.t % 2 * 8 + S][0];
-    const uint8_t* high_word = block.packed->qh[block.half * 8 + S][0];
-    const VU8 low = BitsAt(low_word + v * kVectorBytes, static_cast<int>(block.t / 2 * 4), 15);
-    const VU8 bits = BitsAt(high_word + v * kVectorBytes, static_cast<int>(block.t * 2), 3);
-    return hn::Or(low, hn::BitCast(DU8(), hn::ShiftLeft<4>(hn::BitCast(DI16(), bits))));
+  template <size_t S, int kPosition>
+  static HWY_INLINE VU8 Codes(const Block<kPosition>& block, size_t v) {
+    const size_t at = S * 64 + v * kVectorBytes;
+    return hn::Or(Nibbles<(kPosition >= 2)>(block.low + at), HighPair<kPosition>(block.high + at));
   }
-  static HWY_INLINE VF32 Scale(const Block& block, size_t v) {
-    return LoadHalves(block.packed->d + v * kRowsPerVector);
+  template <int kPosition>
+  static HWY_INLINE VF32 Scale(const Block<kPosition>& block, size_t v) {
+    return LoadHalves(block.d + v * kRowsPerVector);
   }
-  static HWY_INLINE Accumulator SubScales(const Block& block, size_t half_block, size_t v) {
-    return LoadSubScales(SubScaleBytes(block, half_block, v));
+  template <int kPosition>
+  static HWY_INLINE Accumulator SubScales(const Block<kPosition>& block, size_t half_block,
+                                          size_t v) {
+    return LoadSubScales(block.scales + half_block * 16 + v * kRowsPerVector);
   }
-  static HWY_INLINE VF32 SubScaleFloats(const Block& block, size_t half_block, size_t v) {
+  template <int kPosition>
+  static HWY_INLINE VF32 SubScaleFloats(const Block<kPosition>& block, size_t half_block,
+                                        size_t v) {
     const hn::Rebind<int8_t, DI32> d8;
-    const VI32 wide = hn::PromoteTo(DI32(), hn::LoadU(d8, SubScaleBytes(block, half_block, v)));
-    return hn::ConvertTo(DF32(), wide);
-  }
-
- private:
-  static HWY_INLINE const int8_t* SubScaleBytes(const Block& block, size_t half_block, size_t v) {
-    return block.packed->scales[(block.half * 4 + block.t) * 2 + half_block] + v * kRowsPerVector;
+    const auto bytes = hn::LoadU(d8, block.scales + half_block * 16 + v * kRowsPerVector);
+    return hn::ConvertTo(DF32(), hn::PromoteTo(DI32(), bytes));
   }
 };
 #endif  // HWY_TARGET == HWY_SCALAR

@@ -16,11 +16,12 @@ struct FormatQ8_0;
 #else
 struct FormatQ8_0 {
   using Packed = PackedQ8_0;
-  static constexpr int64_t kBlocks = 1;
+  static constexpr int64_t kBlocks = 1, kUnit = 1;
   static constexpr int kOffset = 0;
   static constexpr bool kSigned = true, kHasMin = false, kHasSubScales = false;
   using Block = const Packed*;
 
+  template <int>
   static HWY_INLINE Block Open(const std::byte* group, int64_t b) {
     return reinterpret_cast<Block>(group) + b;
   }

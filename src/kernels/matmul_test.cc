@@ -188,19 +188,31 @@ bool LacksFusedMultiplyAdd(Target target) {
   return TargetName(target).starts_with("S");
 }
 
-void ExpectEqualsReference(const Packed& m, ActivationType type, int64_t tokens, bool exact) {
+void ExpectClose(const std::vector<float>& got, const std::vector<float>& want, bool exact) {
+  if (exact) {
+    ASSERT_EQ(got, want);
+    return;
+  }
+  float largest = 0;
+  for (float v : want) largest = std::max(largest, std::fabs(v));
+  ASSERT_THAT(got, ::testing::Pointwise(::testing::FloatNear(2e-5f * largest), want));
+}
+
+// On every target but the scalar one, which is the reference itself.
+void ExpectEqualsReference(const Packed& m, ActivationType type, int64_t tokens) {
   const int64_t cols = m.weights.cols;
   const std::vector<float> x = RandomFloats(static_cast<size_t>(tokens * cols), 17);
   AlignedBytes prepared(tokens * ActivationRowBytes(m.weights.type, type, cols));
   PrepareActivations(m.weights.type, type, x.data(), cols, tokens, cols, prepared.data);
-  const std::vector<float> got = RunMatMul(m.weights, type, prepared.data, tokens, false);
   const std::vector<float> want = RunMatMul(m.weights, type, prepared.data, tokens, true);
-  if (exact) {
-    ASSERT_EQ(got, want);
-  } else {
-    float largest = 0;
-    for (float v : want) largest = std::max(largest, std::fabs(v));
-    ASSERT_THAT(got, ::testing::Pointwise(::testing::FloatNear(2e-5f * largest), want));
+  for (Target target : SupportedTargets()) {
+    if (TargetName(target) == "SCALAR") continue;
+    const ScopedTarget scoped(target);
+    SCOPED_TRACE(::testing::Message() << TargetName(target) << " " << m.weights.rows << " x "
+                                      << cols << ", " << tokens << " tokens");
+    ExpectClose(RunMatMul(m.weights, type, prepared.data, tokens, false), want,
+                !LacksFusedMultiplyAdd(target));
+    if (::testing::Test::HasFatalFailure()) return;
   }
 }
 
@@ -210,14 +222,9 @@ TEST_P(EveryPackedType, EqualsTheReferenceAtOddSizesOnEveryTarget) {
   for (auto [rows, cols] : shapes) {
     const Packed m(GetParam(), rows, cols, 16);
     for (ActivationType type : {ActivationType::kF32, ActivationType::kInt8}) {
-      for (Target target : SupportedTargets()) {
-        const ScopedTarget scoped(target);
-        for (int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 33}) {
-          SCOPED_TRACE(::testing::Message() << TargetName(target) << " " << rows << " x " << cols
-                                            << ", " << tokens << " tokens");
-          ExpectEqualsReference(m, type, tokens, !LacksFusedMultiplyAdd(target));
-          if (HasFatalFailure()) return;
-        }
+      for (int64_t tokens : {1, 2, 3, 4, 5, 7, 9, 33}) {
+        ExpectEqualsReference(m, type, tokens);
+        if (HasFatalFailure()) return;
       }
     }
   }
@@ -250,7 +257,7 @@ TEST(MatMulTest, FloatWeightsTakeAnyNumberOfColumns) {
     for (int64_t cols : {1, 3, 31, 33, 300}) {
       const Packed m(type, 21, cols, 32);
       for (int64_t tokens : {1, 5}) {
-        ExpectEqualsReference(m, ActivationType::kF32, tokens, false);
+        ExpectEqualsReference(m, ActivationType::kF32, tokens);
       }
     }
   }

@@ -119,8 +119,10 @@ void PackBlock(const SourceRows& rows, int64_t b, PackedQ6_K* out) {
     out->d[r] = block.d;
     for (int s = 0; s < 16; ++s) out->scales[s][r] = block.scales[s];
   }
-  InterleaveWords<BlockQ6_K, 16>(rows, b, offsetof(BlockQ6_K, qh), out->qh);
-  InterleaveWords<BlockQ6_K, 32>(rows, b, offsetof(BlockQ6_K, ql), out->ql);
+  for (size_t h = 0; h < 2; ++h) {
+    InterleaveWords<BlockQ6_K, 8>(rows, b, offsetof(BlockQ6_K, qh) + h * 32, out->halves[h].qh);
+    InterleaveWords<BlockQ6_K, 16>(rows, b, offsetof(BlockQ6_K, ql) + h * 64, out->halves[h].ql);
+  }
 }
 
 template <class Packed>

@@ -48,13 +48,15 @@ struct PackedQ5_K {  // bit b of qh[w] is bit 4 of word w of sub-block b
   uint8_t qh[8][16][4];
   uint8_t qs[32][16][4];
 };
-// Two halves h of 128 columns, each of four sub-blocks t of 32: sub-block t takes its nibbles from
-// ql[16h + 8(t & 1)..], low ones for t < 2, and its two high bits from bits 2t of qh[8h..].
+// Each half is 128 columns in four sub-blocks t of 32: sub-block t takes its nibbles from
+// ql[8 (t & 1)..], low ones for t < 2, and its two high bits from bits 2t of qh.
 struct PackedQ6_K {
   Half d[16];
   int8_t scales[16][16];  // of 16 columns each
-  uint8_t qh[16][16][4];
-  uint8_t ql[32][16][4];
+  struct {
+    uint8_t qh[8][16][4];
+    uint8_t ql[16][16][4];
+  } halves[2];
 };
 
 static_assert(sizeof(PackedQ8_0) == 16 * sizeof(BlockQ8_0));

@@ -72,8 +72,8 @@ RowBlock DecodeQ6_K(const PackedQ6_K& block, int sub, int64_t r) {
   RowBlock out;
   const int half = sub / 4, t = sub % 4;
   for (int c = 0; c < 32; ++c) {
-    const int low = (block.ql[half * 16 + t % 2 * 8 + c / 4][r][c % 4] >> (t / 2 * 4)) & 15;
-    const int high = (block.qh[half * 8 + c / 4][r][c % 4] >> (2 * t)) & 3;
+    const int low = (block.halves[half].ql[t % 2 * 8 + c / 4][r][c % 4] >> (t / 2 * 4)) & 15;
+    const int high = (block.halves[half].qh[c / 4][r][c % 4] >> (2 * t)) & 3;
     out.q[c] = (low | high << 4) - 32;
   }
   for (int s = 0; s < 2; ++s) out.sub_scale[s] = block.scales[sub * 2 + s][r];

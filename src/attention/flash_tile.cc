@@ -22,6 +22,12 @@ constexpr int64_t kAlignment = 64;  // bytes
 static_assert(kTileKeys % kBlockTokens == 0);
 static_assert(kBlockTokens % kernels::kTileColumnStep == 0);
 
+// Asks for the lines of a block ahead of its use: the hardware's own prefetchers stop at the end of
+// a page, which a block reaches before they are up to speed.
+void Prefetch(const std::byte* block, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += kAlignment) __builtin_prefetch(block + i, 0, 2);
+}
+
 // What the walks over keys need.
 struct Walk {
   const AttentionInputs& inputs;
@@ -39,6 +45,12 @@ struct Walk {
   }
   const std::byte* ValueBlock(int64_t key) const {
     return cache.ValueBlock(inputs.layer, tile.kv_head, Block(key));
+  }
+  void PrefetchKeys(int64_t key, int64_t end) const {
+    if (key < end) Prefetch(KeyBlock(key), codec.key_block_bytes(shape.head_dim));
+  }
+  void PrefetchValues(int64_t key, int64_t end) const {
+    if (key < end) Prefetch(ValueBlock(key), codec.value_block_bytes(shape.head_dim));
   }
 
  private:
@@ -80,7 +92,9 @@ void WalkInFloat(const Walk& walk, int64_t begin, int64_t end) {
   for (int64_t key = begin; key < end; key += kTileKeys) {
     const int64_t num_blocks = (std::min(kTileKeys, end - key) + kBlockTokens - 1) / kBlockTokens;
     for (int64_t b = 0; b < num_blocks; ++b) {
-      walk.codec.decode_keys(walk.KeyBlock(key + b * kBlockTokens), head_dim, block);
+      const int64_t at = key + b * kBlockTokens;
+      walk.codec.decode_keys(walk.KeyBlock(at), head_dim, block);
+      walk.PrefetchKeys(at + kBlockTokens, end);
       kernels::MultiplyTile(walk.queries, head_dim, block, rows, head_dim, kBlockTokens, false,
                             scores + b * kBlockTokens, kTileKeys);
     }
@@ -88,8 +102,9 @@ void WalkInFloat(const Walk& walk, int64_t begin, int64_t end) {
     kernels::SoftmaxTile(scores, kTileKeys, num_blocks * kBlockTokens, walk.scratch.begin.data(),
                          walk.scratch.end.data(), walk.state);
     for (int64_t b = 0; b < num_blocks; ++b) {
-      walk.codec.decode_values(walk.ValueBlock(key + b * kBlockTokens), head_dim, block,
-                               output_cols);
+      const int64_t at = key + b * kBlockTokens;
+      walk.codec.decode_values(walk.ValueBlock(at), head_dim, block, output_cols);
+      walk.PrefetchValues(at + kBlockTokens, end);
       kernels::MultiplyTile(scores + b * kBlockTokens, kTileKeys, block, rows, kBlockTokens,
                             output_cols, true, walk.state.output, walk.state.output_stride);
     }
@@ -130,6 +145,7 @@ void WalkInIntegers(const Walk& walk, int64_t begin, int64_t end) {
   kernels::QuantizeQueries(walk.queries, rows, head_dim, scale, codes, factors);
   for (int64_t key = begin; key < end; key += kBlockTokens) {
     walk.codec.unpack_keys(walk.KeyBlock(key), head_dim, block, key_scales, centre);
+    walk.PrefetchKeys(key + kBlockTokens, end);
     kernels::CentreScores(walk.queries, rows, head_dim, centre, scale, centre_scores);
     for (int64_t s = 0; s < sums; ++s) {
       const int64_t first = s * kernels::kKeySumDim;

@@ -92,9 +92,7 @@ void WalkInFloat(const Walk& walk, int64_t begin, int64_t end) {
   for (int64_t key = begin; key < end; key += kTileKeys) {
     const int64_t num_blocks = (std::min(kTileKeys, end - key) + kBlockTokens - 1) / kBlockTokens;
     for (int64_t b = 0; b < num_blocks; ++b) {
-      const int64_t at = key + b * kBlockTokens;
-      walk.codec.decode_keys(walk.KeyBlock(at), head_dim, block);
-      walk.PrefetchKeys(at + kBlockTokens, end);
+      walk.codec.decode_keys(walk.KeyBlock(key + b * kBlockTokens), head_dim, block);
       kernels::MultiplyTile(walk.queries, head_dim, block, rows, head_dim, kBlockTokens, false,
                             scores + b * kBlockTokens, kTileKeys);
     }
@@ -102,9 +100,8 @@ void WalkInFloat(const Walk& walk, int64_t begin, int64_t end) {
     kernels::SoftmaxTile(scores, kTileKeys, num_blocks * kBlockTokens, walk.scratch.begin.data(),
                          walk.scratch.end.data(), walk.state);
     for (int64_t b = 0; b < num_blocks; ++b) {
-      const int64_t at = key + b * kBlockTokens;
-      walk.codec.decode_values(walk.ValueBlock(at), head_dim, block, output_cols);
-      walk.PrefetchValues(at + kBlockTokens, end);
+      walk.codec.decode_values(walk.ValueBlock(key + b * kBlockTokens), head_dim, block,
+                               output_cols);
       kernels::MultiplyTile(scores + b * kBlockTokens, kTileKeys, block, rows, kBlockTokens,
                             output_cols, true, walk.state.output, walk.state.output_stride);
     }

@@ -17,6 +17,9 @@ namespace {
 constexpr auto kSpinTime = std::chrono::microseconds(200);
 constexpr int kSpinsBetweenClockReads = 64;
 
+// Set in ThreadPool::region_ while workers may join; the bits below count those inside.
+constexpr uint32_t kOpen = uint32_t{1} << 31;
+
 void Relax() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -64,17 +67,23 @@ void ThreadPool::ParallelFor(int64_t num_tasks, Task task) {
   task_ = &task;
   num_tasks_ = num_tasks;
   next_task_.store(0, std::memory_order_relaxed);
-  busy_workers_.store(num_threads_ - 1, std::memory_order_relaxed);
+  region_.store(kOpen, std::memory_order_release);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
   RunTasks(0);
-  const auto all_done = [this] { return busy_workers_.load(std::memory_order_acquire) == 0; };
-  while (!SpinUntil(all_done)) {
-    if (const int32_t busy = busy_workers_.load(std::memory_order_acquire); busy != 0) {
-      busy_workers_.wait(busy, std::memory_order_acquire);
-    }
-  }
+  region_.fetch_and(~kOpen, std::memory_order_acq_rel);
+  // Those inside are each in their last task; where threads outnumber CPUs they need this one.
+  const auto all_left = [this] { return region_.load(std::memory_order_acquire) == 0; };
+  while (!SpinUntil(all_left)) std::this_thread::yield();
   task_ = nullptr;
+}
+
+bool ThreadPool::Join() {
+  uint32_t region = region_.load(std::memory_order_acquire);
+  while ((region & kOpen) != 0) {
+    if (region_.compare_exchange_weak(region, region + 1, std::memory_order_acq_rel)) return true;
+  }
+  return false;
 }
 
 void ThreadPool::RunTasks(int worker) {
@@ -91,10 +100,11 @@ void ThreadPool::WorkerLoop(int worker) {
   while (true) {
     const auto changed = [&] { return generation_.load(std::memory_order_acquire) != seen; };
     while (!SpinUntil(changed)) generation_.wait(seen, std::memory_order_acquire);
-    ++seen;  // A region cannot be skipped: the caller waits for every worker.
+    seen = generation_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_relaxed)) return;
+    if (!Join()) continue;
     RunTasks(worker);
-    if (busy_workers_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_workers_.notify_one();
+    region_.fetch_sub(1, std::memory_order_release);
   }
 }
 

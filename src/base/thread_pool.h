@@ -4,7 +4,8 @@
 // A region is published by bumping a generation counter; workers spin on it for a bounded time,
 // then park on the futex behind std::atomic::wait, so an idle process uses no CPU. Tasks are handed
 // out by an atomic counter: which worker runs a task is not fixed, so a task must not let its
-// result depend on the worker index.
+// result depend on the worker index. A worker joins a region only while it is open, and the caller
+// closes it when no task is left: on a busy machine nobody waits for a worker that never got a CPU.
 #ifndef LODE_BASE_THREAD_POOL_H_
 #define LODE_BASE_THREAD_POOL_H_
 
@@ -36,6 +37,7 @@ class ThreadPool {
  private:
   using Task = FunctionRef<void(int64_t, int)>;
   void WorkerLoop(int worker);
+  bool Join();  // enters the open region; false when there is none
   void RunTasks(int worker);
 
   const int num_threads_;
@@ -43,8 +45,9 @@ class ThreadPool {
   const Task* task_ = nullptr;  // valid while a region is open
   int64_t num_tasks_ = 0;
   alignas(64) std::atomic<int64_t> next_task_{0};
-  alignas(64) std::atomic<uint32_t> generation_{0};  // odd bit unused; bumped once a region
-  alignas(64) std::atomic<int32_t> busy_workers_{0};
+  alignas(64) std::atomic<uint32_t> generation_{
+      0};                                        // bumped once a region; what idle workers watch
+  alignas(64) std::atomic<uint32_t> region_{0};  // kOpen while workers may join, plus those inside
   std::atomic<bool> stop_{false};
 };
 

@@ -170,15 +170,11 @@ void CentreScores(const float* HWY_RESTRICT queries, int64_t rows, int64_t head_
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
   for (int64_t r = 0; r < rows; ++r) {
     const float* HWY_RESTRICT row = queries + r * head_dim;
-    auto even = hn::Zero(df);
-    auto odd = hn::Zero(df);
-    for (int64_t d = 0; d < head_dim; d += kHeadDimStep) {
-      for (int64_t i = 0; i < kHeadDimStep; i += lanes) {
-        auto& sum = (d / kHeadDimStep + i / lanes) % 2 == 0 ? even : odd;
-        sum = hn::MulAdd(hn::LoadU(df, row + d + i), hn::Load(df, centre + d + i), sum);
-      }
+    auto sum = hn::Zero(df);
+    for (int64_t d = 0; d < head_dim; d += lanes) {
+      sum = hn::MulAdd(hn::LoadU(df, row + d), hn::Load(df, centre + d), sum);
     }
-    out[r] = scale * hn::GetLane(hn::SumOfLanes(df, hn::Add(even, odd)));
+    out[r] = scale * hn::GetLane(hn::SumOfLanes(df, sum));
   }
 }
 

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Compiles the kernels and their tests for 64-bit Arm and runs them in qemu, once with plain NEON and
+# once with the dot product instructions. Minutes; not part of the suite.
+# Needs: g++-aarch64-linux-gnu qemu-user libhwy-dev libgtest-dev (for /usr/src/googletest).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=${1:-build/aarch64}
+gtest=/usr/src/googletest
+mkdir -p "$build/include"
+ln -sfn /usr/include/hwy "$build/include/hwy" # not all of /usr/include, which is the host's
+
+# Highway's library is not packaged for Arm; with a single target these two are all that is missing.
+cat > "$build/hwy_targets.cc" <<'EOF'
+#include <hwy/highway.h>
+namespace hwy {
+int64_t SupportedTargets() { return HWY_TARGETS; }
+void SetSupportedTargetsForTest(int64_t) {}
+}  // namespace hwy
+EOF
+
+sources="src/base/check.cc src/tensor/dtype.cc $build/hwy_targets.cc
+  src/kernels/activation.cc src/kernels/activations.cc src/kernels/dequantize.cc
+  src/kernels/machine.cc src/kernels/matmul.cc src/kernels/matmul_float.cc
+  src/kernels/matmul_q4_0_q5_0.cc src/kernels/matmul_q4_k_q5_k.cc src/kernels/matmul_q6_k.cc
+  src/kernels/matmul_q8_0.cc src/kernels/norm.cc src/kernels/pack.cc src/kernels/reference.cc
+  src/kernels/rope.cc src/kernels/softmax.cc src/kernels/targets.cc
+  $gtest/googletest/src/gtest-all.cc $gtest/googlemock/src/gmock-all.cc
+  $gtest/googletest/src/gtest_main.cc"
+
+compile() { # MARCH OUT_FOLDER
+  mkdir -p "$2"
+  for source in $sources src/kernels/matmul_test.cc src/kernels/elementwise_test.cc; do
+    echo "$source $2/$(basename "$source" .cc).o"
+  done | xargs -P 2 -L 1 sh -c 'aarch64-linux-gnu-g++ -march='"$1"' -std=c++20 -O1 -ffp-contract=off \
+    -DHWY_COMPILE_ONLY_STATIC -Isrc -isystem '"$build"'/include -I'"$gtest"'/googletest/include \
+    -I'"$gtest"'/googlemock/include -I'"$gtest"'/googletest -I'"$gtest"'/googlemock -c "$0" -o "$1"'
+}
+
+for march in armv8-a+crypto armv8.2-a+dotprod+crypto; do
+  echo "== $march"
+  compile "$march" "$build/$march"
+  for test in matmul_test elementwise_test; do
+    objects=$(ls "$build/$march"/*.o | grep -v -e _test.o)
+    # shellcheck disable=SC2086
+    aarch64-linux-gnu-g++ -static "$build/$march/$test.o" $objects -o "$build/$march/$test" -lpthread
+    qemu-aarch64 -cpu max "$build/$march/$test" --gtest_brief=1
+  done
+done

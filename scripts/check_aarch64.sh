@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Compiles the kernels and their tests for 64-bit Arm and runs them in qemu, once with plain NEON and
 # once with the dot product instructions. Minutes; not part of the suite.
 # Needs: g++-aarch64-linux-gnu qemu-user libhwy-dev libgtest-dev (for /usr/src/googletest).
@@ -31,8 +32,8 @@ compile() { # MARCH OUT_FOLDER
   mkdir -p "$2"
   for source in $sources src/kernels/matmul_test.cc src/kernels/elementwise_test.cc; do
     echo "$source $2/$(basename "$source" .cc).o"
-  done | xargs -P 2 -L 1 sh -c 'aarch64-linux-gnu-g++ -march='"$1"' -std=c++20 -O1 -ffp-contract=off \
-    -DHWY_COMPILE_ONLY_STATIC -Isrc -isystem '"$build"'/include -I'"$gtest"'/googletest/include \
+  done | xargs -P 2 -L 1 sh -c 'aarch64-linux-gnu-g++ -march='"$1"' -std=c++20 -O1 \
+    -ffp-contract=off -DHWY_COMPILE_ONLY_STATIC -Isrc -isystem '"$build"'/include -I'"$gtest"'/googletest/include \
     -I'"$gtest"'/googlemock/include -I'"$gtest"'/googletest -I'"$gtest"'/googlemock -c "$0" -o "$1"'
 }
 

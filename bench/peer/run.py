@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures lode and llama.cpp on one machine in one run and prints the ratio of each row.
 
-  python3 bench/peer/run.py --model FILE.gguf [--lode build/release/lode] [--rounds 3]
+  python3 bench/peer/run.py --model FILE.gguf [--lode build/release/src/cli/lode] [--rounds 3]
   python3 bench/peer/run.py --model FILE.gguf --peer-only
 
 llama.cpp is the shared library and headers of the installed llama-cpp-python package, driven by
@@ -93,7 +93,7 @@ class Bench:
     def lode_seconds(self, kind: str, depth: int) -> float:
         if kind == "first token":
             return self.run([self.args.lode, "run", "-m", self.args.model, "-t", self.args.threads,
-                             "-p", "The capital of France is", "-n", 1])[1]
+                             "--no-chat", "-p", "The capital of France is the", "-n", 1])[1]
         prefill, decode = (PREFILL_TOKENS, 0) if kind == "prefill" else (0, self.steps(depth))
         text, _ = self.run([self.args.lode, "bench", "-m", self.args.model, "-p", prefill, "-n",
                             decode, "-d", depth, "-r", 1, "-t", self.args.threads, "-o", "json",
@@ -175,7 +175,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, metavar="FILE.gguf")
-    parser.add_argument("--lode", type=Path, default=ROOT / "build/release/lode")
+    parser.add_argument("--lode", type=Path, default=ROOT / "build/release/src/cli/lode")
     parser.add_argument("--lode-kv", default="int8", help="lode's --kv-cache-dtype")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)

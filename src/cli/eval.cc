@@ -133,7 +133,7 @@ Status EvalPerplexity(Console& console, const ArgList& list) {
   LODE_ASSIGN_OR_RETURN(const bool proceed, args.Parse(list, console));
   if (!proceed) return OkStatus();
   if (options.model.context != 0) return InvalidArgumentError("-c: use --window instead");
-  options.model.context = options.window + 1;  // the engine keeps room for an answer
+  options.model.context = options.window;
   LODE_RETURN_IF_ERROR(options.model.Resolve().status());
   LODE_ASSIGN_OR_RETURN(const TextInput input, ReadTextInput(console, args, options.text));
   if (input.prompt.has_value() == input.file.has_value()) {

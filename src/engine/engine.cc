@@ -81,13 +81,13 @@ struct Engine::Impl {
     return OkStatus();
   }
 
-  Status CheckFits(int64_t prompt_tokens, int64_t max_tokens) const {
+  Status CheckFits(int64_t prompt_tokens, int64_t new_tokens) const {
     if (prompt_tokens == 0) return InvalidArgumentError("the prompt is empty");
-    const int64_t needed = prompt_tokens + std::max<int64_t>(max_tokens, 1);
+    const int64_t needed = prompt_tokens + new_tokens;
     if (needed <= options.context_len) return OkStatus();
     return ResourceExhaustedError(fmt::format(
         "the prompt has {} tokens and {} more were asked for: {} needed, the context holds {}",
-        prompt_tokens, std::max<int64_t>(max_tokens, 1), needed, options.context_len));
+        prompt_tokens, new_tokens, needed, options.context_len));
   }
 
   // Prefills what the cache does not hold yet; logits of the last prompt token are in `logits`
@@ -136,8 +136,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
 
 Result<GenerateResult> Engine::Generate(const GenerateRequest& request) {
   LODE_RETURN_IF_ERROR(request.sampling.Validate(impl_->model->config().vocab_size));
-  LODE_RETURN_IF_ERROR(
-      impl_->CheckFits(static_cast<int64_t>(request.prompt.size()), request.max_tokens));
+  LODE_RETURN_IF_ERROR(impl_->CheckFits(static_cast<int64_t>(request.prompt.size()),
+                                        std::max<int64_t>(request.max_tokens, 1)));
   GenerateResult result;
   LODE_RETURN_IF_ERROR(impl_->Prefill(request, result));
   if (result.finish_reason == FinishReason::kCancelled) return result;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compiles the kernels and their tests for 64-bit Arm and runs them in qemu, once with plain NEON and
-# once with the dot product instructions. Minutes; not part of the suite.
+# Compiles the kernels and their tests for 64-bit Arm and runs them in qemu: with plain NEON and
+# with the dot product instructions. Takes minutes; not part of the suite.
 # Needs: g++-aarch64-linux-gnu qemu-user libhwy-dev libgtest-dev (for /usr/src/googletest).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -28,13 +28,15 @@ sources="src/base/check.cc src/tensor/dtype.cc $build/hwy_targets.cc
   $gtest/googletest/src/gtest-all.cc $gtest/googlemock/src/gmock-all.cc
   $gtest/googletest/src/gtest_main.cc"
 
+includes="-Isrc -isystem $build/include -I$gtest/googletest/include -I$gtest/googlemock/include
+  -I$gtest/googletest -I$gtest/googlemock"
+
 compile() { # MARCH OUT_FOLDER
   mkdir -p "$2"
+  export flags="-march=$1 -std=c++20 -O1 -ffp-contract=off -DHWY_COMPILE_ONLY_STATIC $includes"
   for source in $sources src/kernels/matmul_test.cc src/kernels/elementwise_test.cc; do
     echo "$source $2/$(basename "$source" .cc).o"
-  done | xargs -P 2 -L 1 sh -c 'aarch64-linux-gnu-g++ -march='"$1"' -std=c++20 -O1 \
-    -ffp-contract=off -DHWY_COMPILE_ONLY_STATIC -Isrc -isystem '"$build"'/include -I'"$gtest"'/googletest/include \
-    -I'"$gtest"'/googlemock/include -I'"$gtest"'/googletest -I'"$gtest"'/googlemock -c "$0" -o "$1"'
+  done | tr '\n' ' ' | xargs -P 2 -n 2 sh -c 'aarch64-linux-gnu-g++ $flags -c "$0" -o "$1"'
 }
 
 for march in armv8-a+crypto armv8.2-a+dotprod+crypto; do
@@ -43,7 +45,8 @@ for march in armv8-a+crypto armv8.2-a+dotprod+crypto; do
   for test in matmul_test elementwise_test; do
     objects=$(ls "$build/$march"/*.o | grep -v -e _test.o)
     # shellcheck disable=SC2086
-    aarch64-linux-gnu-g++ -static "$build/$march/$test.o" $objects -o "$build/$march/$test" -lpthread
+    aarch64-linux-gnu-g++ -static "$build/$march/$test.o" $objects -lpthread \
+      -o "$build/$march/$test"
     qemu-aarch64 -cpu max "$build/$march/$test" --gtest_brief=1
   done
 done

@@ -108,15 +108,15 @@ TEST_P(RealModelTest, FastPathStaysWithinItsBound) {
   RecordProperty("mean_kl", std::to_string(agreement.mean_kl));
 }
 
-// An int8 cache costs Qwen more than Gemma: its keys carry a large bias, which leaves few of the
-// 256 steps to what differs between keys (measured: 0.014 nats against 0.002).
+// With an int8 cache on top (measured: 1.6e-3 and 1.9e-3). Qwen's keys carry a large bias: stored
+// with one scale per 32 components as they are, they cost 1.4e-2.
 TEST_P(RealModelTest, Int8CacheStaysWithinItsBound) {
   ModelUnderTestOptions options;
   options.attention = "flash";
   options.activations = ActivationType::kInt8;
   options.kv_dtype = KvDType::kInt8;
   const Agreement agreement = Compare(options, 64);
-  EXPECT_LE(agreement.mean_kl, std::string(GetParam().first) == "qwen" ? 0.03 : 0.01);
+  EXPECT_LE(agreement.mean_kl, 5e-3);
   EXPECT_GE(agreement.top1, 0.9);
   RecordProperty("mean_kl", std::to_string(agreement.mean_kl));
 }

@@ -311,7 +311,7 @@ TEST(PackTest, ConversionsWithoutLossDecodeToTheSource) {
   }
 }
 
-TEST(PackTest, OtherConversionsLoseLessThanOnePartIn250OfTheBlockMaximum) {
+TEST(PackTest, OtherConversionsLoseLessThanOnePartIn200OfTheBlockMaximum) {
   for (DType type : {DType::kQ4_1, DType::kQ5_1, DType::kQ2_K, DType::kIQ4_XS}) {
     const Packed m(type, 19, 512, 19);
     EXPECT_EQ(m.weights.type, DType::kQ8_0);

@@ -5,8 +5,8 @@
 // consecutive columns of a row side by side, so that one 64-byte load holds 4 columns of 16 rows:
 // one register of AVX-512, two of AVX2, four of NEON or SSE, and a lane of 32 bits always belongs
 // to one row (no horizontal sums). See docs/kernels.md. Activations are f32 (truth) or int8 with
-// one scale per 32 (or 256, for K-quants) columns (fast). Nothing here allocates or starts threads:
-// callers split the row groups among threads.
+// one scale per 32 columns (fast; float weights take f32). Nothing here allocates or starts
+// threads: callers split the row groups among threads.
 #ifndef LODE_KERNELS_MATMUL_H_
 #define LODE_KERNELS_MATMUL_H_
 

@@ -51,7 +51,13 @@ struct ModelLoadOptions {
   double rope_linear_factor = 0.0;  // replaces the model's rope scaling by linear; 0: as it says
 };
 
-// Checks every tensor's name, type and shape, and repacks the weights. Unsupported names the
+// The model's configuration with the rope scaling that the options or the file ask for. Warns of
+// positions that the model has not seen in training: a context beyond its own, a large factor.
+// Errors: those of ReadModelConfig; InvalidArgument: a factor outside [1, 1024].
+Result<ModelConfig> ConfigureModel(const WeightSource& source, const ModelLoadOptions& options);
+
+// Configures the model, checks every tensor's name, type and shape, and repacks the weights. Says
+// which types it converts because no kernel reads them as they are. Unsupported names the
 // architecture and lists the known ones; NotFound and Corruption name the tensor.
 Result<std::unique_ptr<Model>> LoadModel(const WeightSource& source,
                                          const ModelLoadOptions& options, ThreadPool& pool);

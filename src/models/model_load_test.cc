@@ -4,6 +4,8 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <string>
 
 #include "formats/gguf_writer.h"
 #include "models/model.h"
@@ -24,6 +26,8 @@ struct TinyFile {
   std::string arch = "qwen2";
   uint32_t num_layers = 1, num_heads = 4, num_kv_heads = 2;
   int64_t k_rows = 32;
+  std::map<std::string, DType> types;  // of tensors that are not F32
+  ModelLoadOptions options;
   std::function<void(GgufWriter&)> edit = [](GgufWriter&) {};
 
   Status Load() const {
@@ -37,7 +41,8 @@ struct TinyFile {
     file.AddUint32(arch + ".context_length", 128);
     file.AddFloat32(arch + ".attention.layer_norm_rms_epsilon", 1e-6f);
     const auto add = [&](const std::string& name, std::initializer_list<int64_t> dims) {
-      file.AddZeroTensor(name, DType::kF32, MakeShape(dims));
+      const auto type = types.find(name);
+      file.AddZeroTensor(name, type == types.end() ? DType::kF32 : type->second, MakeShape(dims));
     };
     add("token_embd.weight", {kVocab, kHidden});
     add("output_norm.weight", {kHidden});
@@ -57,9 +62,17 @@ struct TinyFile {
     const auto source = OpenWeights(path);
     std::filesystem::remove(path);
     if (!source.ok()) return source.status();
-    return LoadModel(**source, {}, pool).status();
+    return LoadModel(**source, options, pool).status();
   }
 };
+
+// What loading the file, which must succeed, writes to stderr.
+std::string LogOf(const TinyFile& file) {
+  testing::internal::CaptureStderr();
+  const Status status = file.Load();
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  return testing::internal::GetCapturedStderr();
+}
 
 void ExpectError(const TinyFile& file, StatusCode code, std::initializer_list<const char*> parts) {
   const Status status = file.Load();
@@ -131,6 +144,52 @@ TEST(ModelLoadTest, RefusesSoftCappedGemma) {
     writer.AddFloat32("gemma3.final_logit_softcapping", 30.0f);
   };
   ExpectError(file, StatusCode::kUnsupported, {"final_logit_softcapping", "30"});
+}
+
+TEST(ModelLoadTest, NamesEveryTypeItConverts) {
+  TinyFile file;
+  EXPECT_EQ(LogOf(file), "");
+  file.types = {{"blk.0.attn_q.weight", DType::kQ4_1},
+                {"blk.0.attn_v.weight", DType::kQ4_1},
+                {"blk.0.ffn_up.weight", DType::kIQ4_NL},
+                {"blk.0.ffn_gate.weight", DType::kQ8_0}};
+  EXPECT_EQ(LogOf(file),
+            "warning: types without a kernel of their own, converted at load (tensors): "
+            "2 Q4_1 to Q8_0, 1 IQ4_NL to Q8_0\n");
+}
+
+TEST(ModelLoadTest, WarnsOfAContextBeyondTheTrainedOne) {
+  TinyFile file;
+  file.options.context_len = 128;
+  EXPECT_EQ(LogOf(file), "");
+  file.options.context_len = 160;
+  const std::string log = LogOf(file);
+  EXPECT_NE(log.find("context of 160 tokens: qwen2 was trained for 128;"), std::string::npos)
+      << log;
+  EXPECT_NE(log.find("--rope-interpolation-factor 1.25 "), std::string::npos) << log;
+  // Stretched far enough there is only the warning about the factor, if it is a large one.
+  file.options.rope_linear_factor = 1.25;
+  EXPECT_EQ(LogOf(file).find("context of"), std::string::npos);
+  file.options.rope_linear_factor = 1.125;
+  EXPECT_NE(LogOf(file).find("trained for 128, stretched to 144;"), std::string::npos);
+}
+
+TEST(ModelLoadTest, CountsWhatTheFilesOwnScalingReaches) {
+  TinyFile file;
+  file.options.context_len = 512;
+  std::string type;
+  file.edit = [&](GgufWriter& writer) {
+    writer.AddString("qwen2.rope.scaling.type", type);
+    writer.AddFloat32("qwen2.rope.scaling.factor", 4.0f);
+  };
+  for (const char* stretching : {"yarn", "dynamic"}) {
+    type = stretching;
+    EXPECT_EQ(LogOf(file), "") << type;
+  }
+  for (const char* stated : {"linear", "llama3"}) {  // the stated context is the stretched one
+    type = stated;
+    EXPECT_NE(LogOf(file).find("context of 512 tokens"), std::string::npos) << type;
+  }
 }
 
 }  // namespace

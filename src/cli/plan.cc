@@ -19,6 +19,7 @@ constexpr KvDType kKvDTypes[] = {KvDType::kF16, KvDType::kInt8};
 
 struct PlanReport {
   int64_t context = 0;
+  int64_t trained_context = 0;
   KvDType kv_dtype = KvDType::kF16;
   MemoryPlan plan;
   MemoryBudget memory;
@@ -81,6 +82,7 @@ std::string AsJson(const PlanReport& report) {
   const MemoryPlan& plan = report.plan;
   JsonWriter json;
   json.BeginObject().Field("context", report.context);
+  json.Field("trained_context", report.trained_context);
   json.Field("kv_cache_dtype", KvDTypeName(report.kv_dtype));
   json.Field("weight_bytes", plan.weight_bytes).Field("kv_bytes", plan.kv_bytes);
   json.Field("activation_bytes", plan.activation_bytes);
@@ -140,6 +142,7 @@ Status RunPlan(Console& console, const ArgList& list) {
   report.kv_dtype = engine_options.kv_dtype;
   report.memory = UsableMemory();
   LODE_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(*source));
+  report.trained_context = config.context_length;
   report.context = options.context > 0 ? options.context : config.context_length;
   LODE_ASSIGN_OR_RETURN(report.plan, PlanMemory(*source, engine_options));
   for (const KvDType dtype : kKvDTypes) {
@@ -150,8 +153,13 @@ Status RunPlan(Console& console, const ArgList& list) {
     report.largest_contexts.push_back(largest);
   }
   if (measure && report.Fits()) {
-    source.reset();  // the engine opens its own
+    source.reset();  // the engine opens its own, and warns as below
     LODE_ASSIGN_OR_RETURN(report.measured_bytes, MeasureResident(console, options));
+  } else {
+    ModelLoadOptions load;
+    load.context_len = report.context;
+    load.rope_linear_factor = engine_options.rope_linear_factor;
+    LODE_RETURN_IF_ERROR(ConfigureModel(*source, load).status());
   }
   LODE_RETURN_IF_ERROR(console.Out(as_json ? AsJson(report) : AsText(report)));
   return report.Fits() ? OkStatus() : DoesNotFit(report);

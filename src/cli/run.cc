@@ -9,6 +9,7 @@
 #include "cli/chat.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
+#include "cli/prompt.h"
 #include "cli/sampling_options.h"
 #include "cli/text_input.h"
 
@@ -46,14 +47,6 @@ void RunOptions::AddTo(Args& args) {
   sampling.AddTo(args);
 }
 
-// The message of a file and a question about it: the file first, so that a next question about it
-// finds it in the cache.
-std::string JoinInput(const TextInput& input) {
-  if (!input.file) return *input.prompt;
-  if (!input.prompt) return *input.file;
-  return *input.file + (input.file->ends_with('\n') ? "\n" : "\n\n") + *input.prompt;
-}
-
 Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, const RunOptions& options,
                                           const std::string& text) {
   const auto chat_template = engine.chat_template();
@@ -67,10 +60,7 @@ Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, const RunOptions
     return engine.tokenizer().Encode(text);
   }
   LODE_RETURN_IF_ERROR(chat_template.status());
-  std::vector<ChatMessage> messages;
-  if (!options.system.empty()) messages.push_back({"system", options.system, ""});
-  messages.push_back({"user", text, ""});
-  return (*chat_template)->RenderTokens(engine.tokenizer(), messages, {});
+  return EncodeUserMessage(**chat_template, engine.tokenizer(), options.system, text);
 }
 
 Status AnswerOnce(Console& console, Engine& engine, const RunOptions& options,

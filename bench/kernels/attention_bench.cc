@@ -62,7 +62,7 @@ class Bench {
     cache_ = KvCache::Create({.num_layers = model.num_layers,
                               .num_kv_heads = model.num_kv_heads,
                               .head_dim = model.head_dim,
-                              .dtype = type,
+                              .dtypes = type,
                               .max_tokens = settings.max_depth + kPrefill})
                  .value();
     sequence_ = cache_->AddSequence().value();
@@ -128,9 +128,7 @@ class Bench {
       }
       keys += static_cast<double>(Window(layer) > 0 ? std::min(depth, Window(layer)) : depth);
     }
-    const double token_bytes =
-        static_cast<double>(KvCache::BytesFor(cache_->options(), KvCache::kBlockTokens)) /
-        KvCache::kBlockTokens / model_.num_layers;
+    const double token_bytes = KvCache::BytesPerToken(cache_->options()) / model_.num_layers;
     const double macs = 2.0 * pairs * model_.num_heads * model_.head_dim;
     std::printf("| %s | %s | %lld | %.3f | %.3f | %.1f | %.1f |\n", std::string(work).c_str(),
                 std::string(KvDTypeName(type_)).c_str(), static_cast<long long>(depth),

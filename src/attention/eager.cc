@@ -5,12 +5,10 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "kv/codec.h"
+#include "kernels/kv_tile.h"
 
 namespace lode {
 namespace {
-
-constexpr int64_t kBlockTokens = KvCache::kBlockTokens;
 
 // Keys and values of one KV head at positions [begin, end), decoded: [end - begin][head_dim].
 struct Rows {
@@ -20,23 +18,23 @@ struct Rows {
 
 Rows DecodeRows(const AttentionInputs& inputs, const KvCache& cache, int32_t kv_head, int64_t begin,
                 int64_t end) {
-  const KvCodec& codec = CodecFor(cache.options().dtype);
+  const BlockPlan& plan = cache.plan();
   const int64_t head_dim = cache.options().head_dim;
-  const std::span<const BlockId> page_table = cache.page_table(inputs.sequence);
-  std::vector<float> key_tile(static_cast<size_t>(head_dim * kBlockTokens));
-  std::vector<float> value_tile(static_cast<size_t>(head_dim * kBlockTokens));
+  std::vector<float> keys(static_cast<size_t>(head_dim * kernels::kKvTileTokens));
+  std::vector<float> values(static_cast<size_t>(head_dim * kernels::kKvTileTokens));
   Rows rows;
-  for (int64_t position = begin; position < end; ++position) {
-    const int64_t slot = position % kBlockTokens;
-    if (position == begin || slot == 0) {
-      const BlockId block = page_table[static_cast<size_t>(position / kBlockTokens)];
-      codec.decode_keys(cache.KeyBlock(inputs.layer, kv_head, block), head_dim, key_tile.data());
-      codec.decode_values(cache.ValueBlock(inputs.layer, kv_head, block), head_dim,
-                          value_tile.data(), head_dim);
-    }
-    for (int64_t d = 0; d < head_dim; ++d) {
-      rows.keys.push_back(key_tile[static_cast<size_t>(d * kBlockTokens + slot)]);
-      rows.values.push_back(value_tile[static_cast<size_t>(slot * head_dim + d)]);
+  for (int64_t index = plan.TileOf(begin); index < plan.NumTiles(end); ++index) {
+    const KvTile tile = cache.Tile(inputs.sequence, inputs.layer, kv_head, index);
+    tile.key_codec->decode_keys(tile.keys, tile.shape, keys.data());
+    tile.value_codec->decode_values(tile.values, tile.shape, values.data(), head_dim);
+    const int64_t first = plan.FirstPositionOfTile(index);
+    for (int64_t position = std::max(first, begin);
+         position < std::min(first + tile.shape.tokens, end); ++position) {
+      const int64_t slot = position - first;
+      for (int64_t d = 0; d < head_dim; ++d) {
+        rows.keys.push_back(keys[static_cast<size_t>(d * kernels::kKvTileTokens + slot)]);
+        rows.values.push_back(values[static_cast<size_t>(slot * head_dim + d)]);
+      }
     }
   }
   return rows;

@@ -21,7 +21,7 @@ constexpr int64_t kSplitKeys = 512;
 // With at least this many query tiles, there is work for every thread without cutting keys.
 constexpr int64_t kManyTasks = 16;
 
-static_assert(kSplitKeys % KvCache::kBlockTokens == 0);
+static_assert(kSplitKeys % kernels::kKvTileTokens == 0);
 
 class FlashAttention final : public Attention {
  public:

@@ -4,64 +4,63 @@
 #include <algorithm>
 #include <limits>
 #include <numbers>
+#include <optional>
 
 #include "base/check.h"
 #include "kernels/attention_tile_int16.h"
-#include "kv/codec.h"
 
 namespace lode {
 namespace {
 
-constexpr int64_t kBlockTokens = KvCache::kBlockTokens;
-// Query rows of a full tile: decoding a block is paid once for so many rows.
+constexpr int64_t kChunk = kernels::kKvTileTokens;
+// Query rows of a full query tile: decoding a KV tile is paid once for so many rows.
 constexpr int64_t kTileRows = 64;
-// Keys between two steps of the softmax in f32: amortises the rescaling of the output.
-constexpr int64_t kTileKeys = 128;
+// Chunks between two steps of the softmax in f32: amortises the rescaling of the output.
+constexpr int64_t kStepChunks = 4;
+constexpr int64_t kStepKeys = kStepChunks * kChunk;
 constexpr int64_t kAlignment = 64;  // bytes
 
-static_assert(kTileKeys % kBlockTokens == 0);
-static_assert(kBlockTokens % kernels::kTileColumnStep == 0);
+static_assert(kChunk % kernels::kTileColumnStep == 0);
 
-// Asks for the lines of a block ahead of its use: the hardware's own prefetchers stop at the end of
-// a page, which a block reaches before they are up to speed.
-void Prefetch(const std::byte* block, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += kAlignment) __builtin_prefetch(block + i, 0, 2);
+// Asks for the lines of a tile ahead of its use: the hardware's own prefetchers stop at the end of
+// a page, which a tile reaches before they are up to speed.
+void Prefetch(const std::byte* tile, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += kAlignment) __builtin_prefetch(tile + i, 0, 2);
 }
 
-// What the walks over keys need.
+// What the walk over keys needs. It goes in chunks of kChunk keys, which start at multiples of
+// kChunk: one large KV tile each, or several small ones.
 struct Walk {
   const AttentionInputs& inputs;
   const KvCache& cache;
   const FlashShape& shape;
-  const QueryTile& tile;
-  const KvCodec& codec;
-  std::span<const BlockId> page_table;
-  const float* queries;  // [rows, head_dim], times scale * log2(e) for f32
+  const QueryTile& query_tile;
   FlashScratch& scratch;
   kernels::SoftmaxState& state;
+  int64_t end;  // of the keys
 
-  const std::byte* KeyBlock(int64_t key) const {
-    return cache.KeyBlock(inputs.layer, tile.kv_head, Block(key));
+  // The KV tile that holds position `key`.
+  KvTile Tile(int64_t key) const {
+    return cache.Tile(inputs.sequence, inputs.layer, query_tile.kv_head, cache.plan().TileOf(key));
   }
-  const std::byte* ValueBlock(int64_t key) const {
-    return cache.ValueBlock(inputs.layer, tile.kv_head, Block(key));
+  void PrefetchKeys(int64_t key) const {
+    if (key >= end) return;
+    const KvTile tile = Tile(key);
+    Prefetch(tile.keys, tile.key_codec->key_tile_bytes(tile.shape));
   }
-  void PrefetchKeys(int64_t key, int64_t end) const {
-    if (key < end) Prefetch(KeyBlock(key), codec.key_block_bytes(shape.head_dim));
-  }
-  void PrefetchValues(int64_t key, int64_t end) const {
-    if (key < end) Prefetch(ValueBlock(key), codec.value_block_bytes(shape.head_dim));
-  }
-
- private:
-  BlockId Block(int64_t key) const { return page_table[static_cast<size_t>(key / kBlockTokens)]; }
 };
 
-// The tile's queries times `factor`, [rows, head_dim].
+// Whether a chunk can be multiplied in integers.
+bool HasCodes(const KvTile& tile) {
+  return tile.shape.tokens == kChunk && tile.key_codec->unpack_keys != nullptr &&
+         tile.value_codec->unpack_values != nullptr;
+}
+
+// The queries times `factor`, [rows, head_dim], in a buffer of scratch.
 float* ScaleQueries(const AttentionInputs& inputs, const FlashShape& shape, const QueryTile& tile,
-                    float factor, FlashScratch& scratch) {
+                    float factor, AlignedBuffer& buffer) {
   const int64_t row_floats = shape.group * shape.head_dim;  // of one token
-  float* queries = scratch.queries.Reserve<float>(shape.rows() * shape.head_dim);
+  float* queries = buffer.Reserve<float>(shape.rows() * shape.head_dim);
   for (int64_t t = 0; t < tile.num_tokens; ++t) {
     const float* q =
         inputs.q + (tile.first_token + t) * inputs.q_stride + tile.kv_head * row_floats;
@@ -73,8 +72,8 @@ float* ScaleQueries(const AttentionInputs& inputs, const FlashShape& shape, cons
 // Sets scratch.begin and end: the part of keys [key, key + num_keys) that each row attends to.
 void FindKeysOfRows(const Walk& walk, int64_t key, int64_t num_keys) {
   const int64_t group = walk.shape.group;
-  for (int64_t t = 0; t < walk.tile.num_tokens; ++t) {
-    const int64_t token = walk.tile.first_token + t;
+  for (int64_t t = 0; t < walk.query_tile.num_tokens; ++t) {
+    const int64_t token = walk.query_tile.first_token + t;
     const int64_t first = std::clamp(FirstKey(walk.inputs, token) - key, int64_t{0}, num_keys);
     const int64_t last =
         std::clamp(walk.inputs.first_position + token + 1 - key, int64_t{0}, num_keys);
@@ -83,79 +82,157 @@ void FindKeysOfRows(const Walk& walk, int64_t key, int64_t num_keys) {
   }
 }
 
-void WalkInFloat(const Walk& walk, int64_t begin, int64_t end) {
-  const int64_t head_dim = walk.shape.head_dim;
-  const int64_t output_cols = walk.shape.output_cols;
-  const int64_t rows = walk.state.rows;
-  float* scores = walk.scratch.scores.Reserve<float>(rows * kTileKeys);
-  float* block = walk.scratch.block.Reserve<float>(kBlockTokens * output_cols);
-  for (int64_t key = begin; key < end; key += kTileKeys) {
-    const int64_t num_blocks = (std::min(kTileKeys, end - key) + kBlockTokens - 1) / kBlockTokens;
-    for (int64_t b = 0; b < num_blocks; ++b) {
-      walk.codec.decode_keys(walk.KeyBlock(key + b * kBlockTokens), head_dim, block);
-      kernels::MultiplyTile(walk.queries, head_dim, block, rows, head_dim, kBlockTokens, false,
-                            scores + b * kBlockTokens, kTileKeys);
+// Decodes the keys of the chunk at `key` to [head_dim][kChunk], or its values to
+// [keys][output_cols]. Returns how many keys there are; columns and rows beyond are not written.
+int64_t DecodeChunk(const Walk& walk, int64_t key, bool keys, float* out) {
+  const int64_t chunk_end = std::min(key + kChunk, walk.end);
+  int64_t position = key;
+  while (position < chunk_end) {
+    const KvTile tile = walk.Tile(position);
+    if (keys) {
+      tile.key_codec->decode_keys(tile.keys, tile.shape, out + (position - key));
+    } else {
+      const int64_t stride = walk.shape.output_cols;
+      tile.value_codec->decode_values(tile.values, tile.shape, out + (position - key) * stride,
+                                      stride);
     }
-    FindKeysOfRows(walk, key, num_blocks * kBlockTokens);
-    kernels::SoftmaxTile(scores, kTileKeys, num_blocks * kBlockTokens, walk.scratch.begin.data(),
-                         walk.scratch.end.data(), walk.state);
-    for (int64_t b = 0; b < num_blocks; ++b) {
-      walk.codec.decode_values(walk.ValueBlock(key + b * kBlockTokens), head_dim, block,
-                               output_cols);
-      kernels::MultiplyTile(scores + b * kBlockTokens, kTileKeys, block, rows, kBlockTokens,
-                            output_cols, true, walk.state.output, walk.state.output_stride);
-    }
+    position += tile.shape.tokens;
   }
+  return position - key;
 }
 
-void WalkInIntegers(const Walk& walk, int64_t begin, int64_t end) {
-  const int64_t head_dim = walk.shape.head_dim;
-  const int64_t output_cols = walk.shape.output_cols;
-  const int64_t rows = walk.state.rows;
-  const int64_t padded_rows = walk.shape.padded_rows;
-  FlashScratch& scratch = walk.scratch;
-  const int64_t sums = kernels::KeySums(head_dim);
-  const int64_t score_stride = sums * kBlockTokens;
-  const float scale = walk.inputs.scale * std::numbers::log2e_v<float>;
+// Softmax steps in f32.
+class FloatSteps {
+ public:
+  explicit FloatSteps(const Walk& walk)
+      : walk_(walk),
+        queries_(ScaleQueries(walk.inputs, walk.shape, walk.query_tile,
+                              walk.inputs.scale * std::numbers::log2e_v<float>,
+                              walk.scratch.scaled_queries)),
+        scores_(walk.scratch.float_scores.Reserve<float>(walk.state.rows * kStepKeys)),
+        decoded_(walk.scratch.decoded.Reserve<float>(kChunk * walk.shape.output_cols)) {}
 
-  auto* codes = scratch.codes.Reserve<int16_t>(rows * head_dim);
-  auto* scores = scratch.scores.Reserve<int32_t>(rows * score_stride);
-  auto* block = scratch.block.Reserve<int16_t>(kBlockTokens * output_cols);
-  auto* products = scratch.products.Reserve<int32_t>(rows * output_cols);
-  auto* weights = scratch.weights.Reserve<int16_t>(rows * kBlockTokens);
-  float* per_row = scratch.per_row.Reserve<float>(4 * padded_rows);
-  float* factors = per_row;
-  float* centre_scores = per_row + padded_rows;
-  float* key_scales = scratch.scales.Reserve<float>(2 * kBlockTokens + head_dim);
-  float* value_log2_scales = key_scales + kBlockTokens;
-  float* centre = value_log2_scales + kBlockTokens;
-  const kernels::Int16Block step = {.sums = sums,
-                                    .key_scales = key_scales,
-                                    .value_log2_scales = value_log2_scales,
-                                    .query_factors = factors,
-                                    .centre_scores = centre_scores,
-                                    .begin = scratch.begin.data(),
-                                    .end = scratch.end.data(),
-                                    .weights = weights,
-                                    .keep = per_row + 2 * padded_rows,
-                                    .gain = per_row + 3 * padded_rows};
-  kernels::QuantizeQueries(walk.queries, rows, head_dim, scale, codes, factors);
-  for (int64_t key = begin; key < end; key += kBlockTokens) {
-    walk.codec.unpack_keys(walk.KeyBlock(key), head_dim, block, key_scales, centre);
-    walk.PrefetchKeys(key + kBlockTokens, end);
-    kernels::CentreScores(walk.queries, rows, head_dim, centre, scale, centre_scores);
-    for (int64_t s = 0; s < sums; ++s) {
-      const int64_t first = s * kernels::kKeySumDim;
-      kernels::MultiplyTileInt16(codes + first, head_dim, block + first * kBlockTokens, rows,
-                                 std::min(kernels::kKeySumDim, head_dim - first) / 2, kBlockTokens,
-                                 scores + s * kBlockTokens, score_stride);
+  // Takes `num_chunks` chunks from `key` on, at most kStepChunks.
+  void Step(int64_t key, int64_t num_chunks) {
+    const int64_t head_dim = walk_.shape.head_dim;
+    const int64_t rows = walk_.state.rows;
+    for (int64_t c = 0; c < num_chunks; ++c) {
+      DecodeChunk(walk_, key + c * kChunk, true, decoded_);
+      kernels::MultiplyTile(queries_, head_dim, decoded_, rows, head_dim, kChunk, false,
+                            scores_ + c * kChunk, kStepKeys);
     }
-    walk.codec.unpack_values(walk.ValueBlock(key), head_dim, output_cols, block, value_log2_scales);
-    FindKeysOfRows(walk, key, kBlockTokens);
-    kernels::SoftmaxInt16Block(scores, step, walk.state);
-    kernels::MultiplyTileInt16(weights, kBlockTokens, block, rows, kBlockTokens / 2, output_cols,
-                               products, output_cols);
-    kernels::AddInt16Block(products, step, walk.state);
+    FindKeysOfRows(walk_, key, num_chunks * kChunk);
+    kernels::SoftmaxTile(scores_, kStepKeys, num_chunks * kChunk, walk_.scratch.begin.data(),
+                         walk_.scratch.end.data(), walk_.state);
+    for (int64_t c = 0; c < num_chunks; ++c) {
+      const int64_t keys = DecodeChunk(walk_, key + c * kChunk, false, decoded_);
+      kernels::MultiplyTile(scores_ + c * kChunk, kStepKeys, decoded_, rows, keys,
+                            walk_.shape.output_cols, true, walk_.state.output,
+                            walk_.state.output_stride);
+    }
+  }
+
+ private:
+  const Walk& walk_;
+  const float* const queries_;
+  float* const scores_;
+  float* const decoded_;
+};
+
+// Softmax steps in integers, one chunk each.
+class IntegerSteps {
+ public:
+  explicit IntegerSteps(const Walk& walk)
+      : walk_(walk),
+        sums_(kernels::KeySums(walk.shape.head_dim)),
+        scale_(walk.inputs.scale * std::numbers::log2e_v<float>),
+        queries_(
+            ScaleQueries(walk.inputs, walk.shape, walk.query_tile, 1.0f, walk.scratch.queries)),
+        codes_(walk.scratch.codes.Reserve<int16_t>(walk.state.rows * walk.shape.head_dim)),
+        scores_(walk.scratch.scores.Reserve<int32_t>(walk.state.rows * sums_ * kChunk)),
+        tile_(walk.scratch.tile.Reserve<int16_t>(kChunk * walk.shape.output_cols)),
+        products_(walk.scratch.products.Reserve<int32_t>(walk.state.rows * walk.shape.output_cols)),
+        key_scales_(walk.scratch.scales.Reserve<float>(2 * kChunk + walk.shape.head_dim)),
+        value_log2_scales_(key_scales_ + kChunk),
+        centre_(value_log2_scales_ + kChunk) {
+    const int64_t padded_rows = walk.shape.padded_rows;
+    float* per_row = walk.scratch.per_row.Reserve<float>(4 * padded_rows);
+    factors_ = per_row;
+    centre_scores_ = per_row + padded_rows;
+    step_ = {.sums = sums_,
+             .key_scales = key_scales_,
+             .value_log2_scales = value_log2_scales_,
+             .query_factors = factors_,
+             .centre_scores = centre_scores_,
+             .begin = walk.scratch.begin.data(),
+             .end = walk.scratch.end.data(),
+             .weights = walk.scratch.weights.Reserve<int16_t>(walk.state.rows * kChunk),
+             .keep = per_row + 2 * padded_rows,
+             .gain = per_row + 3 * padded_rows};
+    kernels::QuantizeQueries(queries_, walk.state.rows, walk.shape.head_dim, scale_, codes_,
+                             factors_);
+  }
+
+  void Step(int64_t key, const KvTile& tile) {
+    const int64_t head_dim = walk_.shape.head_dim;
+    const int64_t output_cols = walk_.shape.output_cols;
+    const int64_t rows = walk_.state.rows;
+    tile.key_codec->unpack_keys(tile.keys, tile.shape, tile_, key_scales_, centre_);
+    walk_.PrefetchKeys(key + kChunk);
+    kernels::CentreScores(queries_, rows, head_dim, centre_, scale_, centre_scores_);
+    for (int64_t s = 0; s < sums_; ++s) {
+      const int64_t first = s * kernels::kKeySumDim;
+      kernels::MultiplyTileInt16(codes_ + first, head_dim, tile_ + first * kChunk, rows,
+                                 std::min(kernels::kKeySumDim, head_dim - first) / 2, kChunk,
+                                 scores_ + s * kChunk, sums_ * kChunk);
+    }
+    tile.value_codec->unpack_values(tile.values, tile.shape, output_cols, tile_,
+                                    value_log2_scales_);
+    FindKeysOfRows(walk_, key, kChunk);
+    kernels::SoftmaxInt16Block(scores_, step_, walk_.state);
+    kernels::MultiplyTileInt16(step_.weights, kChunk, tile_, rows, kChunk / 2, output_cols,
+                               products_, output_cols);
+    kernels::AddInt16Block(products_, step_, walk_.state);
+  }
+
+ private:
+  const Walk& walk_;
+  const int64_t sums_;
+  const float scale_;
+  const float* const queries_;
+  int16_t* const codes_;
+  int32_t* const scores_;
+  int16_t* const tile_;
+  int32_t* const products_;
+  float* const key_scales_;
+  float* const value_log2_scales_;
+  float* const centre_;
+  float* factors_;
+  float* centre_scores_;
+  kernels::Int16Block step_;
+};
+
+// Takes the keys from `begin` on into the state: chunks that have codes in integers, runs of others
+// in f32.
+void WalkKeys(const Walk& walk, int64_t begin) {
+  std::optional<FloatSteps> float_steps;
+  std::optional<IntegerSteps> integer_steps;
+  for (int64_t key = begin; key < walk.end;) {
+    const KvTile tile = walk.Tile(key);
+    if (HasCodes(tile)) {
+      if (!integer_steps) integer_steps.emplace(walk);
+      integer_steps->Step(key, tile);
+      key += kChunk;
+      continue;
+    }
+    int64_t chunks = 1;
+    while (chunks < kStepChunks && key + chunks * kChunk < walk.end &&
+           !HasCodes(walk.Tile(key + chunks * kChunk))) {
+      ++chunks;
+    }
+    if (!float_steps) float_steps.emplace(walk);
+    float_steps->Step(key, chunks);
+    key += chunks * kChunk;
   }
 }
 
@@ -196,7 +273,7 @@ int64_t FirstKey(const AttentionInputs& inputs, int64_t token) {
 void AttendRange(const AttentionInputs& inputs, const KvCache& cache, const FlashShape& shape,
                  const QueryTile& tile, int64_t begin, int64_t end, FlashScratch& scratch,
                  kernels::SoftmaxState& state) {
-  LODE_DCHECK(begin % kBlockTokens == 0);
+  LODE_DCHECK(begin % kChunk == 0);
   state.rows = tile.num_tokens * shape.group;
   std::fill_n(state.max, shape.padded_rows, -std::numeric_limits<float>::infinity());
   std::fill_n(state.sum, shape.padded_rows, 0.0f);
@@ -204,25 +281,15 @@ void AttendRange(const AttentionInputs& inputs, const KvCache& cache, const Flas
   scratch.begin.resize(static_cast<size_t>(shape.rows()));
   scratch.end.resize(static_cast<size_t>(shape.rows()));
 
-  const KvCodec& codec = CodecFor(cache.options().dtype);
-  const bool integers = codec.unpack_keys != nullptr;
-  const float factor = integers ? 1.0f : inputs.scale * std::numbers::log2e_v<float>;
-  const Walk walk = {.inputs = inputs,
-                     .cache = cache,
-                     .shape = shape,
-                     .tile = tile,
-                     .codec = codec,
-                     .page_table = cache.page_table(inputs.sequence),
-                     .queries = ScaleQueries(inputs, shape, tile, factor, scratch),
-                     .scratch = scratch,
-                     .state = state};
-  begin = std::max(begin, FirstKey(inputs, tile.first_token) / kBlockTokens * kBlockTokens);
-  end = std::min(end, inputs.first_position + tile.first_token + tile.num_tokens);
-  if (integers) {
-    WalkInIntegers(walk, begin, end);
-  } else {
-    WalkInFloat(walk, begin, end);
-  }
+  const Walk walk = {
+      .inputs = inputs,
+      .cache = cache,
+      .shape = shape,
+      .query_tile = tile,
+      .scratch = scratch,
+      .state = state,
+      .end = std::min(end, inputs.first_position + tile.first_token + tile.num_tokens)};
+  WalkKeys(walk, std::max(begin, FirstKey(inputs, tile.first_token) / kChunk * kChunk));
 }
 
 }  // namespace lode

@@ -2,8 +2,8 @@
 // One query tile of flash attention against one range of keys.
 //
 // A query tile is some tokens of a call times the query heads that share a KV head: row = token *
-// group + head. Each block of keys and values is decoded once for all rows. Types with int8 codes
-// are multiplied in integers (kernels/attention_tile_int16.h), the others in f32
+// group + head. Each KV tile is decoded once for all rows. Tiles that have integer codes are
+// multiplied in integers (kernels/attention_tile_int16.h), the others in f32
 // (kernels/attention_tile.h).
 #ifndef LODE_ATTENTION_FLASH_TILE_H_
 #define LODE_ATTENTION_FLASH_TILE_H_
@@ -31,14 +31,20 @@ class AlignedBuffer {
 
 // Working memory of one thread.
 struct FlashScratch {
-  AlignedBuffer queries;       // scaled, [rows, head_dim]
-  AlignedBuffer codes;         // queries in 16 bits, [rows, head_dim]
-  AlignedBuffer scores;        // of a tile of keys
-  AlignedBuffer weights;       // in 16 bits, of a block
-  AlignedBuffer block;         // one decoded block
-  AlignedBuffer scales;        // of its keys and values, and its centre
-  AlignedBuffer products;      // [rows, output_cols], integers
-  AlignedBuffer per_row;       // the per-row arrays of kernels::Int16Block
+  // Steps in f32.
+  AlignedBuffer scaled_queries;  // [rows, head_dim]
+  AlignedBuffer float_scores;
+  AlignedBuffer decoded;  // keys or values of a chunk
+  // Steps in integers.
+  AlignedBuffer queries;   // [rows, head_dim]
+  AlignedBuffer codes;     // queries in 16 bits, [rows, head_dim]
+  AlignedBuffer scores;    // of a tile
+  AlignedBuffer weights;   // in 16 bits, of a tile
+  AlignedBuffer tile;      // one unpacked tile
+  AlignedBuffer scales;    // of its keys and values, and its centre
+  AlignedBuffer products;  // [rows, output_cols]
+  AlignedBuffer per_row;   // the per-row arrays of kernels::Int16Block
+
   AlignedBuffer state;         // a softmax state that need not outlive its task
   std::vector<int32_t> begin;  // [rows] first key of the tile that the row attends to
   std::vector<int32_t> end;
@@ -71,7 +77,7 @@ struct QueryTile {
 int64_t FirstKey(const AttentionInputs& inputs, int64_t token);
 
 // Sets `state` to the softmax state of a query tile over the keys at positions [begin, end) that it
-// attends to. `begin` is a multiple of KvCache::kBlockTokens.
+// attends to. `begin` is a multiple of kernels::kKvTileTokens.
 void AttendRange(const AttentionInputs& inputs, const KvCache& cache, const FlashShape& shape,
                  const QueryTile& tile, int64_t begin, int64_t end, FlashScratch& scratch,
                  kernels::SoftmaxState& state);

@@ -128,7 +128,7 @@ std::string AsJson(const Engine& engine, const std::vector<BenchResult>& rows,
     json.Field("model_type", engine.model().config().name);
     json.Field("model_bytes", engine.model().weight_bytes());
     json.Field("n_threads", engine.options().num_threads);
-    json.Field("kv_cache_dtype", KvDTypeName(engine.options().kv_dtype));
+    json.Field("kv_cache_dtype", KvDTypesName(engine.options().kv_dtypes));
     json.Field("attention", engine.options().attention);
     json.Field("n_prompt", row.is_prefill ? row.tokens : 0);
     json.Field("n_gen", row.is_prefill ? 0 : row.tokens).Field("n_depth", row.depth);
@@ -160,7 +160,7 @@ std::vector<std::vector<std::string>> Table(const Engine& engine,
     const double median = row.Median();
     std::vector<std::string> cells = {engine.model().config().name,
                                       std::to_string(engine.options().num_threads),
-                                      std::string(KvDTypeName(engine.options().kv_dtype)),
+                                      std::string(KvDTypesName(engine.options().kv_dtypes)),
                                       row.Name(),
                                       FormatFixed(row.Rate(median), 2),
                                       FormatFixed(row.Rate(row.Slowest()), 2),

@@ -90,8 +90,7 @@ double LeastSeconds(const MachineRates& machine, const Engine& engine, bool is_p
   const double count = static_cast<double>(tokens);
   const double mean_depth = static_cast<double>(depth) + count / 2;
   // Bytes of one token's keys and values in one layer.
-  const double kv_bytes = static_cast<double>(KvCache::BytesFor(kv, KvCache::kBlockTokens)) /
-                          static_cast<double>(KvCache::kBlockTokens * config.num_layers);
+  const double kv_bytes = KvCache::BytesPerToken(kv) / static_cast<double>(config.num_layers);
   const double step_bytes =
       static_cast<double>(engine.model().weight_bytes()) + kv_bytes * KeysSeen(config, mean_depth);
   const double bytes = is_prefill ? step_bytes : step_bytes * count;

@@ -97,7 +97,7 @@ Result<MemoryPlan> PlanMemory(const WeightSource& source, const EngineOptions& o
   kv.num_layers = static_cast<int32_t>(config.num_layers);
   kv.num_kv_heads = static_cast<int32_t>(config.num_kv_heads);
   kv.head_dim = static_cast<int32_t>(config.head_dim);
-  kv.dtype = options.kv_dtype;
+  kv.dtypes = options.kv_dtypes;
   kv.max_tokens = context;
 
   MemoryPlan plan;
@@ -116,14 +116,14 @@ Result<MemoryPlan> PlanMemory(const WeightSource& source, const EngineOptions& o
 
 Result<int64_t> LargestContext(const WeightSource& source, EngineOptions options,
                                int64_t available) {
-  int64_t fits = 0, too_large = (int64_t{1} << 30) / KvCache::kBlockTokens;  // in blocks
+  int64_t fits = 0, too_large = (int64_t{1} << 30) / BlockPlan::kDefaultBlockSize;  // in blocks
   while (fits + 1 < too_large) {
     const int64_t middle = fits + (too_large - fits) / 2;
-    options.context_len = middle * KvCache::kBlockTokens;
+    options.context_len = middle * BlockPlan::kDefaultBlockSize;
     LODE_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(source, options));
     (plan.total_bytes() <= available ? fits : too_large) = middle;
   }
-  return fits * KvCache::kBlockTokens;
+  return fits * BlockPlan::kDefaultBlockSize;
 }
 
 }  // namespace lode::cli

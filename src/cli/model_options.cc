@@ -43,7 +43,7 @@ void ModelOptions::AddTo(Args& args) {
   args.Int("-c, --context, --max-model-len", "N", &context, {.min = 0, .max = int64_t{1} << 30},
            "Tokens of context; 0: as many as the model was trained for.");
   args.Text("--kv-cache-dtype", "TYPE", &kv_dtype,
-            "How keys and values are stored: f32, f16, int8.");
+            "How keys and values are stored: f32, f16, int8, or two of them as int8,f16.");
   args.Text("--attention", "NAME", &attention, "flash, or eager (slow, the reference).");
   args.Text("--activations", "TYPE", &activations,
             "Inputs of matrix products: int8, or f32 (slower, exact).");
@@ -55,7 +55,7 @@ void ModelOptions::AddTo(Args& args) {
 Result<EngineOptions> ModelOptions::Resolve() const {
   EngineOptions options;
   LODE_ASSIGN_OR_RETURN(options.model_path, ResolveModel(model));
-  LODE_ASSIGN_OR_RETURN(options.kv_dtype, ParseKvDType(kv_dtype));
+  LODE_ASSIGN_OR_RETURN(options.kv_dtypes, ParseKvDTypes(kv_dtype));
   if (activations != "int8" && activations != "f32") {
     return InvalidArgumentError("--activations: expected int8 or f32, found '" + activations + "'");
   }

@@ -20,7 +20,7 @@ constexpr KvDType kKvDTypes[] = {KvDType::kF16, KvDType::kInt8};
 struct PlanReport {
   int64_t context = 0;
   int64_t trained_context = 0;
-  KvDType kv_dtype = KvDType::kF16;
+  KvDTypes kv_dtypes = KvDType::kF16;
   MemoryPlan plan;
   MemoryBudget memory;
   std::vector<int64_t> largest_contexts;  // per kKvDTypes
@@ -58,7 +58,7 @@ std::string AsText(const PlanReport& report) {
   std::vector<std::vector<std::string>> rows = {
       {"weights, repacked", FormatBytes(plan.weight_bytes)},
       {"keys and values, " + FormatCount(report.context) + " tokens in " +
-           std::string(KvDTypeName(report.kv_dtype)),
+           std::string(KvDTypesName(report.kv_dtypes)),
        FormatBytes(plan.kv_bytes)},
       {"activations", FormatBytes(plan.activation_bytes)},
       {"tokenizer", FormatBytes(plan.tokenizer_bytes)},
@@ -83,7 +83,7 @@ std::string AsJson(const PlanReport& report) {
   JsonWriter json;
   json.BeginObject().Field("context", report.context);
   json.Field("trained_context", report.trained_context);
-  json.Field("kv_cache_dtype", KvDTypeName(report.kv_dtype));
+  json.Field("kv_cache_dtype", KvDTypesName(report.kv_dtypes));
   json.Field("weight_bytes", plan.weight_bytes).Field("kv_bytes", plan.kv_bytes);
   json.Field("activation_bytes", plan.activation_bytes);
   json.Field("tokenizer_bytes", plan.tokenizer_bytes).Field("program_bytes", plan.program_bytes);
@@ -139,7 +139,7 @@ Status RunPlan(Console& console, const ArgList& list) {
   LODE_ASSIGN_OR_RETURN(const EngineOptions engine_options, options.Resolve());
   LODE_ASSIGN_OR_RETURN(auto source, OpenWeights(engine_options.model_path));
   PlanReport report;
-  report.kv_dtype = engine_options.kv_dtype;
+  report.kv_dtypes = engine_options.kv_dtypes;
   report.memory = UsableMemory();
   LODE_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(*source));
   report.trained_context = config.context_length;
@@ -147,7 +147,7 @@ Status RunPlan(Console& console, const ArgList& list) {
   LODE_ASSIGN_OR_RETURN(report.plan, PlanMemory(*source, engine_options));
   for (const KvDType dtype : kKvDTypes) {
     EngineOptions other = engine_options;
-    other.kv_dtype = dtype;
+    other.kv_dtypes = dtype;
     LODE_ASSIGN_OR_RETURN(const int64_t largest,
                           LargestContext(*source, other, report.memory.available_bytes));
     report.largest_contexts.push_back(largest);

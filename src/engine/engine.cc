@@ -52,11 +52,8 @@ struct Engine::Impl {
 
   int64_t cached_length() const { return static_cast<int64_t>(cached.size()); }
 
-  // Keeps the first new_length cached tokens.
-  void TruncateTo(int64_t new_length) {
-    cache->Truncate(sequence, new_length);
-    cached.resize(new_length);
-  }
+  // Keeps the first new_length cached tokens, or somewhat fewer (KvCache::Truncate).
+  void TruncateTo(int64_t new_length) { cached.resize(cache->Truncate(sequence, new_length)); }
 
   // Runs one step over `tokens` after the cached ones. want_logits: of the last token, or of every
   // token.
@@ -74,7 +71,7 @@ struct Engine::Impl {
     }
     const Status status = model->Forward(batch, *cache, *attention, *pool, logits_out);
     if (!status.ok()) {
-      cache->Truncate(sequence, first_position);
+      TruncateTo(first_position);
       return status;
     }
     cached.insert(cached.end(), tokens.begin(), tokens.end());
@@ -126,7 +123,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   kv_options.num_layers = static_cast<int32_t>(config.num_layers);
   kv_options.num_kv_heads = static_cast<int32_t>(config.num_kv_heads);
   kv_options.head_dim = static_cast<int32_t>(config.head_dim);
-  kv_options.dtype = options.kv_dtype;
+  kv_options.dtypes = options.kv_dtypes;
   kv_options.max_tokens = impl->options.context_len;
   LODE_ASSIGN_OR_RETURN(impl->cache, KvCache::Create(kv_options));
   LODE_ASSIGN_OR_RETURN(impl->sequence, impl->cache->AddSequence());

@@ -27,7 +27,7 @@ struct EngineOptions {
   std::string model_path;
   int32_t num_threads = 0;  // 0: floor(min(cgroup quota, affinity)), at least 1
   int64_t context_len = 0;  // 0: the model's own
-  KvDType kv_dtype = KvDType::kF16;
+  KvDTypes kv_dtypes = KvDType::kF16;
   std::string attention = "flash";  // decode and prefill
   kernels::ActivationType activations = kernels::ActivationType::kInt8;
   int64_t prefill_chunk = 512;      // tokens per prefill step

@@ -24,7 +24,7 @@ using I32 = hn::RebindToSigned<F32>;
 using VF32 = hn::Vec<F32>;
 using VI32 = hn::Vec<I32>;
 
-constexpr int64_t kTokens = kKvBlockTokens;
+constexpr int64_t kTokens = kKvTileTokens;
 constexpr float kLimit = 32767.0f;
 // Rounding may add half a unit to each of kKeySumDim codes.
 constexpr float kMaxCodeSum =
@@ -234,8 +234,8 @@ HWY_INLINE void WeightRows(const int32_t* HWY_RESTRICT scores, const Int16Block&
   }
   for (int64_t r = 0; r < kRows; ++r) {
     max[r] = hn::MaxOfLanes(df, max[r]);
-    // The same for all keys of the block, so the weights do not depend on it.
-    max_out[r] = hn::GetLane(max[r]) + block.centre_scores[first + r];
+    // The centre is the same for all keys of the block, so the weights do not depend on it.
+    max_out[r] = hn::GetLane(max[r]) + block.centre_scores[first + r] - kLog2Limit;
     // A row without keys is all -infinity: its weights must be 0, not NaN.
     max[r] = hn::Sub(hn::Max(max[r], hn::Set(df, kLowest)), hn::Set(df, kLog2Limit));
   }

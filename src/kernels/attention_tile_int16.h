@@ -5,9 +5,9 @@
 // one instruction, and it is exact: the only roundings are those of the queries (15 bits of a row's
 // largest component) and of the weights (15 bits of a block's largest). Pairs are neighbours in
 // memory, of components for keys and of tokens for values:
-//   key codes    [head_dim / 2][kKvBlockTokens][2], magnitudes up to kMaxKeyCode; a key is centre +
+//   key codes    [head_dim / 2][kKvTileTokens][2], magnitudes up to kMaxKeyCode; a key is centre +
 //                scale * codes, with one scale per key and one centre per block
-//   value codes  [kKvBlockTokens / 2][cols][2], cols = head_dim padded to kTileColumnStep
+//   value codes  [kKvTileTokens / 2][cols][2], cols = head_dim padded to kTileColumnStep
 // One block is one step: its weights are relative to the block's own largest score, so they do not
 // depend on what was seen before. Plain functions: no allocation, no threads.
 #ifndef LODE_KERNELS_ATTENTION_TILE_INT16_H_
@@ -16,7 +16,7 @@
 #include <cstdint>
 
 #include "kernels/attention_tile.h"
-#include "kernels/kv_block.h"
+#include "kernels/kv_tile.h"
 
 namespace lode::kernels {
 
@@ -49,13 +49,13 @@ void MultiplyTileInt16(const int16_t* a, int64_t a_stride, const int16_t* b, int
 // What the softmax step of one block needs and yields, besides the running state.
 struct Int16Block {
   int64_t sums = 0;                // KeySums(head_dim)
-  const float* key_scales;         // [kKvBlockTokens]
-  const float* value_log2_scales;  // [kKvBlockTokens], at least -64
+  const float* key_scales;         // [kKvTileTokens]
+  const float* value_log2_scales;  // [kKvTileTokens], at least -64
   const float* query_factors;      // [rows]
   const float* centre_scores;      // [rows]
   const int32_t* begin;            // [rows] the keys that a row attends to; begin >= end: none
   const int32_t* end;
-  int16_t* weights;  // out [rows][kKvBlockTokens]
+  int16_t* weights;  // out [rows][kKvTileTokens]
   float* keep;       // out [rows] factor of the output so far
   float* gain;       // out [rows] factor of this block's output
 };
@@ -64,9 +64,10 @@ struct Int16Block {
 // weights to sum, and leaves the output to AddInt16Block.
 //
 // A weight is 2^score times the scale of its value, so the products with value codes need no
-// scales; both enter the exponent: max is that of score + log2(scale). The largest weight of a
-// block is 32767 units; sum and output count in these units.
-//   scores [rows][sums][kKvBlockTokens]  integer products of query and key codes
+// scales; both enter the exponent. The largest weight of a block is 32767; max is that of
+// score + log2(scale) less the logarithm of 32767, so that sum and output times 2^max are true sums
+// and steps of SoftmaxTile and of this function may take turns on one state.
+//   scores [rows][sums][kKvTileTokens]  integer products of query and key codes
 // The per-row arrays (max, sum, keep, gain) must have room for `rows` rounded up to 16.
 void SoftmaxInt16Block(const int32_t* scores, const Int16Block& block, const SoftmaxState& state);
 

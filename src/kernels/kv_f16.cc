@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "kernels/dequantize.h"
-#include "kernels/kv_block.h"
+#include "kernels/kv_tile.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/kv_f16.cc"
@@ -18,7 +18,6 @@ namespace lode::kernels::HWY_NAMESPACE {
 namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
-constexpr int64_t kTokens = kKvBlockTokens;
 constexpr float kMaxHalf = 65504.0f;
 
 // out[0, n) = half(in[0, n)), n a multiple of kHeadDimStep.
@@ -50,31 +49,37 @@ void Decode(const hwy::float16_t* in, int64_t n, float* out) {
   }
 }
 
-void StoreKeys(std::byte* block, int64_t head_dim, int64_t first_slot, int64_t num_slots,
+void StoreKeys(std::byte* tile, const KvTileShape& shape, int64_t first_slot, int64_t num_slots,
                const float* rows, int64_t stride) {
   HWY_ALIGN hwy::float16_t row[kMaxHeadDim];
-  auto* keys = reinterpret_cast<hwy::float16_t*>(block) + first_slot;
+  auto* keys = reinterpret_cast<hwy::float16_t*>(tile) + first_slot;
   for (int64_t i = 0; i < num_slots; ++i) {
-    Encode(rows + i * stride, head_dim, row);
-    for (int64_t d = 0; d < head_dim; ++d) keys[d * kTokens + i] = row[d];
+    Encode(rows + i * stride, shape.head_dim, row);
+    for (int64_t d = 0; d < shape.head_dim; ++d) keys[d * shape.tokens + i] = row[d];
   }
 }
 
-void StoreValues(std::byte* block, int64_t head_dim, int64_t first_slot, int64_t num_slots,
+void StoreValues(std::byte* tile, const KvTileShape& shape, int64_t first_slot, int64_t num_slots,
                  const float* rows, int64_t stride) {
-  auto* values = reinterpret_cast<hwy::float16_t*>(block) + first_slot * head_dim;
+  auto* values = reinterpret_cast<hwy::float16_t*>(tile) + first_slot * shape.head_dim;
   for (int64_t i = 0; i < num_slots; ++i) {
-    Encode(rows + i * stride, head_dim, values + i * head_dim);
+    Encode(rows + i * stride, shape.head_dim, values + i * shape.head_dim);
   }
 }
 
-void DecodeKeys(const std::byte* block, int64_t head_dim, float* tile) {
-  Decode(reinterpret_cast<const hwy::float16_t*>(block), head_dim * kTokens, tile);
+void DecodeKeys(const std::byte* tile, const KvTileShape& shape, float* out) {
+  const auto* keys = reinterpret_cast<const hwy::float16_t*>(tile);
+  if (shape.tokens == kKvTileTokens) return Decode(keys, shape.head_dim * kKvTileTokens, out);
+  for (int64_t d = 0; d < shape.head_dim; ++d) {
+    Decode(keys + d * shape.tokens, shape.tokens, out + d * kKvTileTokens);
+  }
 }
 
-void DecodeValues(const std::byte* block, int64_t head_dim, float* tile, int64_t stride) {
-  const auto* values = reinterpret_cast<const hwy::float16_t*>(block);
-  for (int64_t t = 0; t < kTokens; ++t) Decode(values + t * head_dim, head_dim, tile + t * stride);
+void DecodeValues(const std::byte* tile, const KvTileShape& shape, float* out, int64_t stride) {
+  const auto* values = reinterpret_cast<const hwy::float16_t*>(tile);
+  for (int64_t t = 0; t < shape.tokens; ++t) {
+    Decode(values + t * shape.head_dim, shape.head_dim, out + t * stride);
+  }
 }
 
 }  // namespace
@@ -89,30 +94,30 @@ HWY_EXPORT(StoreValues);
 HWY_EXPORT(DecodeKeys);
 HWY_EXPORT(DecodeValues);
 
-int64_t F16KeyBlockBytes(int64_t head_dim) {
-  return kKvBlockTokens * head_dim * int64_t{sizeof(hwy::float16_t)};
+int64_t F16KeyTileBytes(const KvTileShape& shape) {
+  return AlignKvTile(shape.tokens * shape.head_dim * int64_t{sizeof(hwy::float16_t)});
 }
 
-int64_t F16ValueBlockBytes(int64_t head_dim) {
-  return F16KeyBlockBytes(head_dim);
+int64_t F16ValueTileBytes(const KvTileShape& shape) {
+  return F16KeyTileBytes(shape);
 }
 
-void F16StoreKeys(std::byte* block, int64_t head_dim, int64_t first_slot, int64_t num_slots,
+void F16StoreKeys(std::byte* tile, const KvTileShape& shape, int64_t first_slot, int64_t num_slots,
                   const float* rows, int64_t stride) {
-  HWY_DYNAMIC_DISPATCH(StoreKeys)(block, head_dim, first_slot, num_slots, rows, stride);
+  HWY_DYNAMIC_DISPATCH(StoreKeys)(tile, shape, first_slot, num_slots, rows, stride);
 }
 
-void F16StoreValues(std::byte* block, int64_t head_dim, int64_t first_slot, int64_t num_slots,
-                    const float* rows, int64_t stride) {
-  HWY_DYNAMIC_DISPATCH(StoreValues)(block, head_dim, first_slot, num_slots, rows, stride);
+void F16StoreValues(std::byte* tile, const KvTileShape& shape, int64_t first_slot,
+                    int64_t num_slots, const float* rows, int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(StoreValues)(tile, shape, first_slot, num_slots, rows, stride);
 }
 
-void F16DecodeKeys(const std::byte* block, int64_t head_dim, float* tile) {
-  HWY_DYNAMIC_DISPATCH(DecodeKeys)(block, head_dim, tile);
+void F16DecodeKeys(const std::byte* tile, const KvTileShape& shape, float* out) {
+  HWY_DYNAMIC_DISPATCH(DecodeKeys)(tile, shape, out);
 }
 
-void F16DecodeValues(const std::byte* block, int64_t head_dim, float* tile, int64_t stride) {
-  HWY_DYNAMIC_DISPATCH(DecodeValues)(block, head_dim, tile, stride);
+void F16DecodeValues(const std::byte* tile, const KvTileShape& shape, float* out, int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(DecodeValues)(tile, shape, out, stride);
 }
 
 }  // namespace lode::kernels

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "kernels/dequantize.h"
-#include "kernels/kv_block.h"
+#include "kernels/kv_tile.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/kv_int8.cc"
@@ -19,36 +19,33 @@
 namespace lode::kernels {
 namespace {
 
-constexpr int64_t kTokens = kKvBlockTokens;
 constexpr float kMaxHalf = 65504.0f;
 
-constexpr int64_t Align(int64_t bytes) {
-  return (bytes + kKvBlockAlignment - 1) / kKvBlockAlignment * kKvBlockAlignment;
+// Where the arrays of a key tile start.
+constexpr int64_t KeyScalesAt(const KvTileShape& shape) {
+  return AlignKvTile(shape.head_dim * int64_t{sizeof(Half)});
 }
-
-// Where the arrays of a key block start.
-constexpr int64_t KeyScalesAt(int64_t head_dim) {
-  return Align(head_dim * int64_t{sizeof(Half)});
+constexpr int64_t KeyMultipliersAt(const KvTileShape& shape) {
+  return KeyScalesAt(shape) + AlignKvTile(shape.tokens * int64_t{sizeof(Half)});
 }
-constexpr int64_t KeyMultipliersAt(int64_t head_dim) {
-  return KeyScalesAt(head_dim) + kTokens * int64_t{sizeof(Half)};
-}
-constexpr int64_t KeyCodesAt(int64_t head_dim) {
-  return KeyMultipliersAt(head_dim) + Align(head_dim / kInt8KeyGroup * kTokens);
+constexpr int64_t KeyCodesAt(const KvTileShape& shape) {
+  return KeyMultipliersAt(shape) + AlignKvTile(shape.head_dim / kInt8KeyGroup * shape.tokens);
 }
 // The scale of a key is that of its largest group, whose multiplier is this.
 constexpr float kMaxMultiplier = 32.0f;
 
-constexpr int64_t kValueScaleBytes = kTokens * int64_t{sizeof(int16_t)};
+constexpr int64_t ValueCodesAt(const KvTileShape& shape) {
+  return AlignKvTile(shape.tokens * int64_t{sizeof(int16_t)});
+}
 constexpr float kLog2Steps = 64.0f;  // of a value's scale: within 1.1 % of the best one
 constexpr float kMinLog2 = -60.0f;   // of a token whose values are all 0
 
-// Where a code lies among the codes of its block.
-constexpr int64_t KeyCodeAt(int64_t token, int64_t d) {
-  return (d / 2 * kTokens + token) * 2 + d % 2;
+// Where a code lies among the codes of its tile.
+constexpr int64_t KeyCodeAt(const KvTileShape& shape, int64_t token, int64_t d) {
+  return (d / 2 * shape.tokens + token) * 2 + d % 2;
 }
-constexpr int64_t ValueCodeAt(int64_t token, int64_t d, int64_t head_dim) {
-  return (token / 2 * head_dim + d) * 2 + token % 2;
+constexpr int64_t ValueCodeAt(const KvTileShape& shape, int64_t token, int64_t d) {
+  return (token / 2 * shape.head_dim + d) * 2 + token % 2;
 }
 
 }  // namespace
@@ -108,7 +105,7 @@ void Subtract(const float* key, const float* centre, int64_t head_dim, float* ou
   }
 }
 
-// The key in slot 0 becomes the block's centre.
+// The key in slot 0 becomes the tile's centre.
 void StoreCentre(const float* key, int64_t head_dim, Half* centre) {
   for (int64_t d = 0; d < head_dim; ++d) {
     const float x = key[d];
@@ -125,44 +122,44 @@ uint8_t MultiplierFor(float largest, float scale) {
   return static_cast<uint8_t>(multiplier);
 }
 
-void StoreKeys(std::byte* block, int64_t head_dim, int64_t first_slot, int64_t num_slots,
-               const float* rows, int64_t stride) {
+void SealKeys(std::byte* tile, const KvTileShape& shape, const float* keys) {
+  HWY_ALIGN float key[kMaxHeadDim];
   HWY_ALIGN float difference[kMaxHeadDim];
   HWY_ALIGN float centre[kMaxHeadDim];
   HWY_ALIGN int8_t row[kMaxHeadDim];
-  auto* half_centre = reinterpret_cast<Half*>(block);
-  auto* scales = reinterpret_cast<Half*>(block + KeyScalesAt(head_dim));
-  auto* multipliers = reinterpret_cast<uint8_t*>(block + KeyMultipliersAt(head_dim));
-  auto* codes = reinterpret_cast<int8_t*>(block + KeyCodesAt(head_dim));
-  if (first_slot == 0 && num_slots > 0) StoreCentre(rows, head_dim, half_centre);
-  WidenHalves(half_centre, head_dim, centre);
-  for (int64_t i = 0; i < num_slots; ++i) {
-    const int64_t slot = first_slot + i;
-    Subtract(rows + i * stride, centre, head_dim, difference);
-    const Half half_scale = FloatToHalf(Largest(difference, head_dim) / 127.0f);
+  auto* half_centre = reinterpret_cast<Half*>(tile);
+  auto* scales = reinterpret_cast<Half*>(tile + KeyScalesAt(shape));
+  auto* multipliers = reinterpret_cast<uint8_t*>(tile + KeyMultipliersAt(shape));
+  auto* codes = reinterpret_cast<int8_t*>(tile + KeyCodesAt(shape));
+  for (int64_t slot = 0; slot < shape.tokens; ++slot) {
+    for (int64_t d = 0; d < shape.head_dim; ++d) key[d] = keys[d * kKvTileTokens + slot];
+    if (slot == 0) {
+      StoreCentre(key, shape.head_dim, half_centre);
+      WidenHalves(half_centre, shape.head_dim, centre);
+    }
+    Subtract(key, centre, shape.head_dim, difference);
+    const Half half_scale = FloatToHalf(Largest(difference, shape.head_dim) / 127.0f);
     const float scale = HalfToFloat(half_scale);
     scales[slot] = half_scale;
-    for (int64_t d = 0; d < head_dim; d += kInt8KeyGroup) {
+    for (int64_t d = 0; d < shape.head_dim; d += kInt8KeyGroup) {
       const uint8_t multiplier = MultiplierFor(Largest(difference + d, kInt8KeyGroup), scale);
-      multipliers[d / kInt8KeyGroup * kTokens + slot] = multiplier;
+      multipliers[d / kInt8KeyGroup * shape.tokens + slot] = multiplier;
       Quantize(difference + d, kInt8KeyGroup, scale * multiplier / kMaxMultiplier, row + d);
     }
-    for (int64_t d = 0; d < head_dim; ++d) codes[KeyCodeAt(slot, d)] = row[d];
+    for (int64_t d = 0; d < shape.head_dim; ++d) codes[KeyCodeAt(shape, slot, d)] = row[d];
   }
 }
 
-void StoreValues(std::byte* block, int64_t head_dim, int64_t first_slot, int64_t num_slots,
-                 const float* rows, int64_t stride) {
+void SealValues(std::byte* tile, const KvTileShape& shape, const float* values, int64_t stride) {
   HWY_ALIGN int8_t row[kMaxHeadDim];
-  auto* scales = reinterpret_cast<int16_t*>(block);
-  auto* codes = reinterpret_cast<int8_t*>(block + kValueScaleBytes);
-  for (int64_t i = 0; i < num_slots; ++i) {
-    const int64_t slot = first_slot + i;
-    const float* value = rows + i * stride;
-    const float log2 = std::max(kMinLog2, std::log2(Largest(value, head_dim) / 127.0f));
+  auto* scales = reinterpret_cast<int16_t*>(tile);
+  auto* codes = reinterpret_cast<int8_t*>(tile + ValueCodesAt(shape));
+  for (int64_t slot = 0; slot < shape.tokens; ++slot) {
+    const float* value = values + slot * stride;
+    const float log2 = std::max(kMinLog2, std::log2(Largest(value, shape.head_dim) / 127.0f));
     scales[slot] = static_cast<int16_t>(std::ceil(log2 * kLog2Steps));
-    Quantize(value, head_dim, std::exp2(scales[slot] / kLog2Steps), row);
-    for (int64_t d = 0; d < head_dim; ++d) codes[ValueCodeAt(slot, d, head_dim)] = row[d];
+    Quantize(value, shape.head_dim, std::exp2(scales[slot] / kLog2Steps), row);
+    for (int64_t d = 0; d < shape.head_dim; ++d) codes[ValueCodeAt(shape, slot, d)] = row[d];
   }
 }
 
@@ -180,10 +177,10 @@ HWY_INLINE void WidenCodes(const int8_t* HWY_RESTRICT in, int64_t n, int16_t* HW
 void MultiplyCodes(const int8_t* codes, const uint8_t* multipliers, int64_t head_dim,
                    int16_t* tile) {
   for (int64_t pair = 0; pair < head_dim / 2; ++pair) {
-    for (int64_t i = 0; i < 2 * kTokens; ++i) {
-      const int64_t at = pair * 2 * kTokens + i;
-      tile[at] =
-          static_cast<int16_t>(codes[at] * multipliers[pair * 2 / kInt8KeyGroup * kTokens + i / 2]);
+    for (int64_t i = 0; i < 2 * kKvTileTokens; ++i) {
+      const int64_t at = pair * 2 * kKvTileTokens + i;
+      tile[at] = static_cast<int16_t>(
+          codes[at] * multipliers[pair * 2 / kInt8KeyGroup * kKvTileTokens + i / 2]);
     }
   }
 }
@@ -199,11 +196,11 @@ void MultiplyCodes(const int8_t* HWY_RESTRICT codes, const uint8_t* HWY_RESTRICT
   const int64_t tokens = static_cast<int64_t>(hn::Lanes(du));  // of a vector
   constexpr int64_t kPairs = kInt8KeyGroup / 2;
   for (int64_t g = 0; g < head_dim / kInt8KeyGroup; ++g) {
-    for (int64_t t = 0; t < kTokens; t += tokens) {
-      const auto one = hn::PromoteTo(du, hn::LoadU(dub, multipliers + g * kTokens + t));
+    for (int64_t t = 0; t < kKvTileTokens; t += tokens) {
+      const auto one = hn::PromoteTo(du, hn::LoadU(dub, multipliers + g * kKvTileTokens + t));
       const auto both = hn::BitCast(dw, hn::Or(one, hn::ShiftLeft<16>(one)));
       for (int64_t pair = 0; pair < kPairs; ++pair) {
-        const int64_t at = ((g * kPairs + pair) * kTokens + t) * 2;
+        const int64_t at = ((g * kPairs + pair) * kKvTileTokens + t) * 2;
         const auto code = hn::PromoteTo(dw, hn::LoadU(db, codes + at));
         hn::Store(hn::Mul(code, both), dw, tile + at);
       }
@@ -213,23 +210,23 @@ void MultiplyCodes(const int8_t* HWY_RESTRICT codes, const uint8_t* HWY_RESTRICT
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
-void UnpackKeys(const std::byte* block, int64_t head_dim, int16_t* tile, float* scales,
+void UnpackKeys(const std::byte* tile, const KvTileShape& shape, int16_t* out, float* scales,
                 float* centre) {
-  WidenHalves(reinterpret_cast<const Half*>(block), head_dim, centre);
-  WidenHalves(reinterpret_cast<const Half*>(block + KeyScalesAt(head_dim)), kTokens, scales);
-  for (int64_t t = 0; t < kTokens; ++t) scales[t] *= 1.0f / kMaxMultiplier;
-  MultiplyCodes(reinterpret_cast<const int8_t*>(block + KeyCodesAt(head_dim)),
-                reinterpret_cast<const uint8_t*>(block + KeyMultipliersAt(head_dim)), head_dim,
-                tile);
+  WidenHalves(reinterpret_cast<const Half*>(tile), shape.head_dim, centre);
+  WidenHalves(reinterpret_cast<const Half*>(tile + KeyScalesAt(shape)), kKvTileTokens, scales);
+  for (int64_t t = 0; t < kKvTileTokens; ++t) scales[t] *= 1.0f / kMaxMultiplier;
+  MultiplyCodes(reinterpret_cast<const int8_t*>(tile + KeyCodesAt(shape)),
+                reinterpret_cast<const uint8_t*>(tile + KeyMultipliersAt(shape)), shape.head_dim,
+                out);
 }
 
-void UnpackValues(const std::byte* block, int64_t head_dim, int64_t cols, int16_t* tile,
+void UnpackValues(const std::byte* tile, const KvTileShape& shape, int64_t cols, int16_t* out,
                   float* log2_scales) {
-  const auto* scales = reinterpret_cast<const int16_t*>(block);
-  for (int64_t t = 0; t < kTokens; ++t) log2_scales[t] = scales[t] * (1.0f / kLog2Steps);
-  const auto* codes = reinterpret_cast<const int8_t*>(block + kValueScaleBytes);
-  for (int64_t pair = 0; pair < kTokens / 2; ++pair) {
-    WidenCodes(codes + pair * 2 * head_dim, 2 * head_dim, tile + pair * 2 * cols);
+  const auto* scales = reinterpret_cast<const int16_t*>(tile);
+  for (int64_t t = 0; t < kKvTileTokens; ++t) log2_scales[t] = scales[t] * (1.0f / kLog2Steps);
+  const auto* codes = reinterpret_cast<const int8_t*>(tile + ValueCodesAt(shape));
+  for (int64_t pair = 0; pair < kKvTileTokens / 2; ++pair) {
+    WidenCodes(codes + pair * 2 * shape.head_dim, 2 * shape.head_dim, out + pair * 2 * cols);
   }
 }
 
@@ -240,62 +237,63 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace lode::kernels {
 
-HWY_EXPORT(StoreKeys);
-HWY_EXPORT(StoreValues);
+HWY_EXPORT(SealKeys);
+HWY_EXPORT(SealValues);
 HWY_EXPORT(UnpackKeys);
 HWY_EXPORT(UnpackValues);
 
-int64_t Int8KeyBlockBytes(int64_t head_dim) {
-  return KeyCodesAt(head_dim) + kTokens * head_dim;
+int64_t Int8KeyTileBytes(const KvTileShape& shape) {
+  return AlignKvTile(KeyCodesAt(shape) + shape.tokens * shape.head_dim);
 }
 
-int64_t Int8ValueBlockBytes(int64_t head_dim) {
-  return kValueScaleBytes + kTokens * head_dim;
+int64_t Int8ValueTileBytes(const KvTileShape& shape) {
+  return AlignKvTile(ValueCodesAt(shape) + shape.tokens * shape.head_dim);
 }
 
-void Int8StoreKeys(std::byte* block, int64_t head_dim, int64_t first_slot, int64_t num_slots,
-                   const float* rows, int64_t stride) {
-  HWY_DYNAMIC_DISPATCH(StoreKeys)(block, head_dim, first_slot, num_slots, rows, stride);
+void Int8SealKeys(std::byte* tile, const KvTileShape& shape, const float* keys) {
+  HWY_DYNAMIC_DISPATCH(SealKeys)(tile, shape, keys);
 }
 
-void Int8StoreValues(std::byte* block, int64_t head_dim, int64_t first_slot, int64_t num_slots,
-                     const float* rows, int64_t stride) {
-  HWY_DYNAMIC_DISPATCH(StoreValues)(block, head_dim, first_slot, num_slots, rows, stride);
+void Int8SealValues(std::byte* tile, const KvTileShape& shape, const float* values,
+                    int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(SealValues)(tile, shape, values, stride);
 }
 
-void Int8DecodeKeys(const std::byte* block, int64_t head_dim, float* tile) {
-  const auto* centre = reinterpret_cast<const Half*>(block);
-  const auto* scales = reinterpret_cast<const Half*>(block + KeyScalesAt(head_dim));
-  const auto* multipliers = reinterpret_cast<const uint8_t*>(block + KeyMultipliersAt(head_dim));
-  const auto* codes = reinterpret_cast<const int8_t*>(block + KeyCodesAt(head_dim));
-  for (int64_t d = 0; d < head_dim; ++d) {
-    for (int64_t t = 0; t < kTokens; ++t) {
-      const int multiple = codes[KeyCodeAt(t, d)] * multipliers[d / kInt8KeyGroup * kTokens + t];
-      tile[d * kTokens + t] = HalfToFloat(centre[d]) + HalfToFloat(scales[t]) / kMaxMultiplier *
-                                                           static_cast<float>(multiple);
+void Int8DecodeKeys(const std::byte* tile, const KvTileShape& shape, float* out) {
+  const auto* centre = reinterpret_cast<const Half*>(tile);
+  const auto* scales = reinterpret_cast<const Half*>(tile + KeyScalesAt(shape));
+  const auto* multipliers = reinterpret_cast<const uint8_t*>(tile + KeyMultipliersAt(shape));
+  const auto* codes = reinterpret_cast<const int8_t*>(tile + KeyCodesAt(shape));
+  for (int64_t d = 0; d < shape.head_dim; ++d) {
+    for (int64_t t = 0; t < shape.tokens; ++t) {
+      const int multiple =
+          codes[KeyCodeAt(shape, t, d)] * multipliers[d / kInt8KeyGroup * shape.tokens + t];
+      out[d * kKvTileTokens + t] = HalfToFloat(centre[d]) + HalfToFloat(scales[t]) /
+                                                                kMaxMultiplier *
+                                                                static_cast<float>(multiple);
     }
   }
 }
 
-void Int8DecodeValues(const std::byte* block, int64_t head_dim, float* tile, int64_t stride) {
-  const auto* scales = reinterpret_cast<const int16_t*>(block);
-  const auto* codes = reinterpret_cast<const int8_t*>(block + kValueScaleBytes);
-  for (int64_t t = 0; t < kTokens; ++t) {
+void Int8DecodeValues(const std::byte* tile, const KvTileShape& shape, float* out, int64_t stride) {
+  const auto* scales = reinterpret_cast<const int16_t*>(tile);
+  const auto* codes = reinterpret_cast<const int8_t*>(tile + ValueCodesAt(shape));
+  for (int64_t t = 0; t < shape.tokens; ++t) {
     const float scale = std::exp2(scales[t] / kLog2Steps);
-    for (int64_t d = 0; d < head_dim; ++d) {
-      tile[t * stride + d] = scale * static_cast<float>(codes[ValueCodeAt(t, d, head_dim)]);
+    for (int64_t d = 0; d < shape.head_dim; ++d) {
+      out[t * stride + d] = scale * static_cast<float>(codes[ValueCodeAt(shape, t, d)]);
     }
   }
 }
 
-void Int8UnpackKeys(const std::byte* block, int64_t head_dim, int16_t* tile, float* scales,
+void Int8UnpackKeys(const std::byte* tile, const KvTileShape& shape, int16_t* out, float* scales,
                     float* centre) {
-  HWY_DYNAMIC_DISPATCH(UnpackKeys)(block, head_dim, tile, scales, centre);
+  HWY_DYNAMIC_DISPATCH(UnpackKeys)(tile, shape, out, scales, centre);
 }
 
-void Int8UnpackValues(const std::byte* block, int64_t head_dim, int64_t cols, int16_t* tile,
+void Int8UnpackValues(const std::byte* tile, const KvTileShape& shape, int64_t cols, int16_t* out,
                       float* log2_scales) {
-  HWY_DYNAMIC_DISPATCH(UnpackValues)(block, head_dim, cols, tile, log2_scales);
+  HWY_DYNAMIC_DISPATCH(UnpackValues)(tile, shape, cols, out, log2_scales);
 }
 
 }  // namespace lode::kernels

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // KvCodec: what the cache and the attentions know of a KV element type, as a table of functions.
 //
-// One indirect call serves a block, and no file but codecs.cc switches on the type. A new type is
-// kernels/kv_x.{h,cc}, a KvDType and a row in codecs.cc. Tile shapes: kernels/kv_block.h.
+// One indirect call serves a tile (kernels/kv_tile.h), and no file but codecs.cc switches on the
+// type. There are two kinds of types. A row type (f32, f16) stores single rows at any time. A
+// sealed type encodes a full tile at once, so that tokens can share scales; until then the cache
+// keeps the tile in the sealed type's open type, a row type. A new type is kernels/kv_x.{h,cc}, a
+// KvDType and a row in codecs.cc.
 #ifndef LODE_KV_CODEC_H_
 #define LODE_KV_CODEC_H_
 
@@ -11,31 +14,45 @@
 #include <span>
 #include <string_view>
 
-#include "kv/kv_cache.h"
+#include "kernels/kv_tile.h"
+#include "kv/kv_dtype.h"
 
 namespace lode {
+
+using kernels::KvTileShape;
 
 struct KvCodec {
   KvDType dtype;
   std::string_view name;  // as users write it
-  int64_t (*key_block_bytes)(int64_t head_dim);
-  int64_t (*value_block_bytes)(int64_t head_dim);
-  // Encode num_slots rows (row stride in floats) into the slots from first_slot on.
-  void (*store_keys)(std::byte* block, int64_t head_dim, int64_t first_slot, int64_t num_slots,
-                     const float* rows, int64_t stride);
-  void (*store_values)(std::byte* block, int64_t head_dim, int64_t first_slot, int64_t num_slots,
-                       const float* rows, int64_t stride);
-  // Decode a block: keys to [head_dim][kBlockTokens], values to [kBlockTokens][stride].
-  void (*decode_keys)(const std::byte* block, int64_t head_dim, float* tile);
-  void (*decode_values)(const std::byte* block, int64_t head_dim, float* tile, int64_t stride);
+  KvDType open_dtype;     // of a tile that is not full: the type itself for row types
+  int64_t (*key_tile_bytes)(const KvTileShape& shape);
+  int64_t (*value_tile_bytes)(const KvTileShape& shape);
+  // Decode a tile to f32.
+  void (*decode_keys)(const std::byte* tile, const KvTileShape& shape, float* out);
+  void (*decode_values)(const std::byte* tile, const KvTileShape& shape, float* out,
+                        int64_t stride);
 
-  // For types with int8 codes, else null: codes widened to 16 bits in pairs, for
-  // kernels/attention_tile_int16.h. Keys are centre [head_dim] + scales [kBlockTokens] * tile;
-  // values are 2^log2_scales [kBlockTokens] * tile.
-  void (*unpack_keys)(const std::byte* block, int64_t head_dim, int16_t* tile, float* scales,
+  // Row types, else null: encode num_slots rows (row stride in floats) into the slots from
+  // first_slot on.
+  void (*store_keys)(std::byte* tile, const KvTileShape& shape, int64_t first_slot,
+                     int64_t num_slots, const float* rows, int64_t stride) = nullptr;
+  void (*store_values)(std::byte* tile, const KvTileShape& shape, int64_t first_slot,
+                       int64_t num_slots, const float* rows, int64_t stride) = nullptr;
+
+  // Sealed types, else null: encode a full tile from its f32 form.
+  void (*seal_keys)(std::byte* tile, const KvTileShape& shape, const float* keys) = nullptr;
+  void (*seal_values)(std::byte* tile, const KvTileShape& shape, const float* values,
+                      int64_t stride) = nullptr;
+
+  // Sealed types, else null, for tiles of kernels::kKvTileTokens tokens: codes widened to 16 bits
+  // in pairs, for kernels/attention_tile_int16.h. Keys are centre [head_dim] + scales [tokens] *
+  // out; values are 2^log2_scales [tokens] * out.
+  void (*unpack_keys)(const std::byte* tile, const KvTileShape& shape, int16_t* out, float* scales,
                       float* centre) = nullptr;
-  void (*unpack_values)(const std::byte* block, int64_t head_dim, int64_t cols, int16_t* tile,
+  void (*unpack_values)(const std::byte* tile, const KvTileShape& shape, int64_t cols, int16_t* out,
                         float* log2_scales) = nullptr;
+
+  bool is_row_type() const { return store_keys != nullptr; }
 };
 
 // All codecs, in the order of KvDType.

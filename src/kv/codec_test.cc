@@ -14,13 +14,14 @@
 #include <vector>
 
 #include "kernels/dequantize.h"
-#include "kernels/kv_block.h"
+#include "kernels/kv_tile.h"
 #include "kernels/targets.h"
 
 namespace lode {
 namespace {
 
-constexpr int64_t kTokens = KvCache::kBlockTokens;
+constexpr int64_t kTokens = kernels::kKvTileTokens;
+constexpr float kUntouched = -77.0f;
 
 struct Block {
   explicit Block(int64_t bytes) : storage(static_cast<size_t>(bytes) + 64) {}
@@ -54,32 +55,58 @@ class KvCodecTest : public testing::TestWithParam<std::tuple<KvDType, kernels::T
     return std::max(2 * largest_of_group, largest / 32) / 127 * 0.57 + 1e-6;
   }
 
-  // Rows as they come back: stored as keys and as values in the given pieces, decoded.
-  struct Decoded {
-    std::vector<float> keys;    // [kTokens][head_dim]
-    std::vector<float> values;  // [kTokens][head_dim]
-  };
-  Decoded RoundTrip(const std::vector<float>& rows, int64_t head_dim,
-                    const std::vector<int64_t>& cuts) const {
+  // Puts rows [shape.tokens][head_dim] into tiles: row types in the given pieces.
+  void Encode(const std::vector<float>& rows, const KvTileShape& shape,
+              const std::vector<int64_t>& cuts, std::byte* keys, std::byte* values) const {
     const KvCodec& c = codec();
-    Block keys(c.key_block_bytes(head_dim)), values(c.value_block_bytes(head_dim));
+    if (!c.is_row_type()) {
+      std::vector<float> columns(static_cast<size_t>(shape.head_dim * kTokens), 1e9f);
+      for (int64_t t = 0; t < shape.tokens; ++t) {
+        for (int64_t d = 0; d < shape.head_dim; ++d) {
+          columns[static_cast<size_t>(d * kTokens + t)] =
+              rows[static_cast<size_t>(t * shape.head_dim + d)];
+        }
+      }
+      c.seal_keys(keys, shape, columns.data());
+      c.seal_values(values, shape, rows.data(), shape.head_dim);
+      return;
+    }
     int64_t slot = 0;
     for (const int64_t cut : cuts) {
-      const float* first = rows.data() + slot * head_dim;
-      c.store_keys(keys.data(), head_dim, slot, cut - slot, first, head_dim);
-      c.store_values(values.data(), head_dim, slot, cut - slot, first, head_dim);
+      const float* first = rows.data() + slot * shape.head_dim;
+      c.store_keys(keys, shape, slot, cut - slot, first, shape.head_dim);
+      c.store_values(values, shape, slot, cut - slot, first, shape.head_dim);
       slot = cut;
     }
-    const int64_t stride = head_dim + 8;
-    std::vector<float> key_tile(static_cast<size_t>(head_dim * kTokens));
-    std::vector<float> value_tile(static_cast<size_t>(stride * kTokens));
-    c.decode_keys(keys.data(), head_dim, key_tile.data());
-    c.decode_values(values.data(), head_dim, value_tile.data(), stride);
+  }
+
+  // Rows as they come back.
+  struct Decoded {
+    std::vector<float> keys;    // [tokens][head_dim]
+    std::vector<float> values;  // [tokens][head_dim]
+  };
+  Decoded RoundTrip(const std::vector<float>& rows, const KvTileShape& shape,
+                    const std::vector<int64_t>& cuts) const {
+    const KvCodec& c = codec();
+    Block keys(c.key_tile_bytes(shape)), values(c.value_tile_bytes(shape));
+    Encode(rows, shape, cuts, keys.data(), values.data());
+    const int64_t stride = shape.head_dim + 8;
+    std::vector<float> key_tile(static_cast<size_t>(shape.head_dim * kTokens), kUntouched);
+    std::vector<float> value_tile(static_cast<size_t>(stride * kTokens), kUntouched);
+    c.decode_keys(keys.data(), shape, key_tile.data());
+    c.decode_values(values.data(), shape, value_tile.data(), stride);
     Decoded decoded;
     for (int64_t t = 0; t < kTokens; ++t) {
-      for (int64_t d = 0; d < head_dim; ++d) {
-        decoded.keys.push_back(key_tile[static_cast<size_t>(d * kTokens + t)]);
-        decoded.values.push_back(value_tile[static_cast<size_t>(t * stride + d)]);
+      for (int64_t d = 0; d < shape.head_dim; ++d) {
+        const float key = key_tile[static_cast<size_t>(d * kTokens + t)];
+        const float value = value_tile[static_cast<size_t>(t * stride + d)];
+        if (t >= shape.tokens) {  // belongs to the tile's neighbour
+          EXPECT_EQ(key, kUntouched);
+          EXPECT_EQ(value, kUntouched);
+          continue;
+        }
+        decoded.keys.push_back(key);
+        decoded.values.push_back(value);
       }
     }
     return decoded;
@@ -109,40 +136,40 @@ std::vector<float> RandomRows(int64_t head_dim, uint32_t seed) {
 
 TEST_P(KvCodecTest, RoundTrip) {
   for (const int64_t head_dim : {8, 40, 64, 96, 128, 256}) {
-    const std::vector<float> rows = RandomRows(head_dim, 1);
-    const Decoded decoded = RoundTrip(rows, head_dim, {1, 2, 9, 31, 32});
-    for (int64_t i = 0; i < kTokens * head_dim; ++i) {
-      const auto at = static_cast<size_t>(i);
-      ASSERT_NEAR(decoded.keys[at], rows[at], Bound(rows, head_dim, i, true))
-          << head_dim << " " << i;
-      ASSERT_NEAR(decoded.values[at], rows[at], Bound(rows, head_dim, i, false))
-          << head_dim << " " << i;
+    for (const int64_t tokens : {8, 16, 32}) {
+      const std::vector<float> rows = RandomRows(head_dim, 1);
+      const Decoded decoded =
+          RoundTrip(rows, {.head_dim = head_dim, .tokens = tokens}, {1, 2, tokens - 1, tokens});
+      for (int64_t i = 0; i < tokens * head_dim; ++i) {
+        const auto at = static_cast<size_t>(i);
+        ASSERT_NEAR(decoded.keys[at], rows[at], Bound(rows, head_dim, i, true))
+            << head_dim << " " << i;
+        ASSERT_NEAR(decoded.values[at], rows[at], Bound(rows, head_dim, i, false))
+            << head_dim << " " << i;
+      }
     }
   }
 }
 
-TEST_P(KvCodecTest, UnpackedCodesTimesScalesAreTheDecodedBlock) {
+TEST_P(KvCodecTest, UnpackedCodesTimesScalesAreTheDecodedTile) {
   const KvCodec& c = codec();
   if (c.unpack_keys == nullptr) return;  // a type without codes
   for (const int64_t head_dim : {8, 40, 64, 256}) {
+    const KvTileShape shape = {.head_dim = head_dim};
     const std::vector<float> rows = RandomRows(head_dim, 4);
-    const Decoded decoded = RoundTrip(rows, head_dim, {32});
-    Block keys(c.key_block_bytes(head_dim)), values(c.value_block_bytes(head_dim));
-    c.store_keys(keys.data(), head_dim, 0, kTokens, rows.data(), head_dim);
-    c.store_values(values.data(), head_dim, 0, kTokens, rows.data(), head_dim);
+    const Decoded decoded = RoundTrip(rows, shape, {});
+    Block keys(c.key_tile_bytes(shape)), values(c.value_tile_bytes(shape));
+    Encode(rows, shape, {}, keys.data(), values.data());
     const int64_t cols = head_dim + 24;
     Block key_tile(head_dim * kTokens * 2), value_tile(cols * kTokens * 2);
     Block key_scales(kTokens * 4), value_scales(kTokens * 4), centre(head_dim * 4);
-    const auto* k = reinterpret_cast<int16_t*>(key_tile.data());
-    const auto* v = reinterpret_cast<int16_t*>(value_tile.data());
-    const auto* ks = reinterpret_cast<float*>(key_scales.data());
-    const auto* vs = reinterpret_cast<float*>(value_scales.data());
-    const auto* kc = reinterpret_cast<float*>(centre.data());
-    c.unpack_keys(keys.data(), head_dim, reinterpret_cast<int16_t*>(key_tile.data()),
-                  reinterpret_cast<float*>(key_scales.data()),
-                  reinterpret_cast<float*>(centre.data()));
-    c.unpack_values(values.data(), head_dim, cols, reinterpret_cast<int16_t*>(value_tile.data()),
-                    reinterpret_cast<float*>(value_scales.data()));
+    auto* k = reinterpret_cast<int16_t*>(key_tile.data());
+    auto* v = reinterpret_cast<int16_t*>(value_tile.data());
+    auto* ks = reinterpret_cast<float*>(key_scales.data());
+    auto* vs = reinterpret_cast<float*>(value_scales.data());
+    auto* kc = reinterpret_cast<float*>(centre.data());
+    c.unpack_keys(keys.data(), shape, k, ks, kc);
+    c.unpack_values(values.data(), shape, cols, v, vs);
     for (int64_t t = 0; t < kTokens; ++t) {
       for (int64_t d = 0; d < head_dim; ++d) {
         const float key = kc[d] + ks[t] * static_cast<float>(k[(d / 2 * kTokens + t) * 2 + d % 2]);
@@ -162,10 +189,11 @@ TEST(KvCodecF16, EqualsTheScalarConversionOnEveryTarget) {
   for (size_t i = 0; i < rows.size(); ++i) rows[i] *= std::exp2(static_cast<float>(i % 24) - 16.0f);
   for (const kernels::Target target : kernels::SupportedTargets()) {
     const kernels::ScopedTarget pinned(target);
-    Block block(codec.value_block_bytes(kHeadDim));
+    const KvTileShape shape = {.head_dim = kHeadDim};
+    Block block(codec.value_tile_bytes(shape));
     std::vector<float> decoded(rows.size());
-    codec.store_values(block.data(), kHeadDim, 0, kTokens, rows.data(), kHeadDim);
-    codec.decode_values(block.data(), kHeadDim, decoded.data(), kHeadDim);
+    codec.store_values(block.data(), shape, 0, kTokens, rows.data(), kHeadDim);
+    codec.decode_values(block.data(), shape, decoded.data(), kHeadDim);
     for (size_t i = 0; i < rows.size(); ++i) {
       const float clamped = std::clamp(rows[i], -65504.0f, 65504.0f);
       ASSERT_EQ(decoded[i], kernels::HalfToFloat(kernels::FloatToHalf(clamped)))
@@ -175,12 +203,13 @@ TEST(KvCodecF16, EqualsTheScalarConversionOnEveryTarget) {
 }
 
 TEST_P(KvCodecTest, ResultDoesNotDependOnTheCalls) {
+  if (!codec().is_row_type()) return;  // sealed by one call
   const std::vector<float> rows = RandomRows(64, 2);
-  const Decoded whole = RoundTrip(rows, 64, {32});
+  const Decoded whole = RoundTrip(rows, {.head_dim = 64}, {32});
   std::vector<int64_t> single(32);
   for (int64_t i = 0; i < 32; ++i) single[static_cast<size_t>(i)] = i + 1;
   for (const auto& cuts : {single, {1, 32}, {31, 32}, {7, 8, 20, 32}}) {
-    const Decoded pieces = RoundTrip(rows, 64, cuts);
+    const Decoded pieces = RoundTrip(rows, {.head_dim = 64}, cuts);
     EXPECT_EQ(pieces.keys, whole.keys);
     EXPECT_EQ(pieces.values, whole.values);
   }
@@ -195,7 +224,7 @@ TEST_P(KvCodecTest, NeverHoldsNanOrInfinity) {
   rows[200] = std::numeric_limits<float>::max();
   rows[300] = -1e20f;
   rows[400] = 1e-42f;
-  const Decoded decoded = RoundTrip(rows, 64, {32});
+  const Decoded decoded = RoundTrip(rows, {.head_dim = 64}, {32});
   for (size_t i = 0; i < rows.size(); ++i) {
     ASSERT_TRUE(std::isfinite(decoded.keys[i])) << i;
     ASSERT_TRUE(std::isfinite(decoded.values[i])) << i;
@@ -211,13 +240,26 @@ TEST(KvCodecNames, ParseAndPrint) {
     ASSERT_TRUE(ParseKvDType(codec.name).ok());
     EXPECT_EQ(*ParseKvDType(codec.name), codec.dtype);
     EXPECT_EQ(KvDTypeName(codec.dtype), codec.name);
-    EXPECT_EQ(codec.key_block_bytes(64) % kernels::kKvBlockAlignment, 0);
-    EXPECT_EQ(codec.value_block_bytes(64) % kernels::kKvBlockAlignment, 0);
+    for (const int64_t tokens : {8, 16, 32}) {
+      const KvTileShape shape = {.head_dim = 40, .tokens = tokens};
+      EXPECT_EQ(codec.key_tile_bytes(shape) % kernels::kKvTileAlignment, 0);
+      EXPECT_EQ(codec.value_tile_bytes(shape) % kernels::kKvTileAlignment, 0);
+    }
+    EXPECT_EQ(codec.is_row_type(), codec.seal_keys == nullptr);
+    EXPECT_TRUE(CodecFor(codec.open_dtype).is_row_type());
   }
   const Result<KvDType> unknown = ParseKvDType("q8_0");
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.status().code(), StatusCode::kInvalidArgument);
   EXPECT_NE(unknown.status().message().find("f32, f16, int8"), std::string::npos);
+
+  EXPECT_EQ(*ParseKvDTypes("int8"), KvDTypes(KvDType::kInt8));
+  EXPECT_EQ(*ParseKvDTypes("int8,f16"), KvDTypes(KvDType::kInt8, KvDType::kF16));
+  EXPECT_EQ(KvDTypesName(*ParseKvDTypes("int8,f16")), "int8,f16");
+  EXPECT_EQ(KvDTypesName(KvDType::kF32), "f32");
+  for (const char* wrong : {"", ",", "int8,", ",int8", "int8,f16,f16", "int8 "}) {
+    EXPECT_FALSE(ParseKvDTypes(wrong).ok()) << wrong;
+  }
 }
 
 }  // namespace

@@ -16,28 +16,31 @@ using namespace kernels;  // NOLINT(google-build-using-namespace): the table bel
 constexpr std::array<KvCodec, 3> kCodecs = {{
     {.dtype = KvDType::kF32,
      .name = "f32",
-     .key_block_bytes = F32KeyBlockBytes,
-     .value_block_bytes = F32ValueBlockBytes,
-     .store_keys = F32StoreKeys,
-     .store_values = F32StoreValues,
+     .open_dtype = KvDType::kF32,
+     .key_tile_bytes = F32KeyTileBytes,
+     .value_tile_bytes = F32ValueTileBytes,
      .decode_keys = F32DecodeKeys,
-     .decode_values = F32DecodeValues},
+     .decode_values = F32DecodeValues,
+     .store_keys = F32StoreKeys,
+     .store_values = F32StoreValues},
     {.dtype = KvDType::kF16,
      .name = "f16",
-     .key_block_bytes = F16KeyBlockBytes,
-     .value_block_bytes = F16ValueBlockBytes,
-     .store_keys = F16StoreKeys,
-     .store_values = F16StoreValues,
+     .open_dtype = KvDType::kF16,
+     .key_tile_bytes = F16KeyTileBytes,
+     .value_tile_bytes = F16ValueTileBytes,
      .decode_keys = F16DecodeKeys,
-     .decode_values = F16DecodeValues},
+     .decode_values = F16DecodeValues,
+     .store_keys = F16StoreKeys,
+     .store_values = F16StoreValues},
     {.dtype = KvDType::kInt8,
      .name = "int8",
-     .key_block_bytes = Int8KeyBlockBytes,
-     .value_block_bytes = Int8ValueBlockBytes,
-     .store_keys = Int8StoreKeys,
-     .store_values = Int8StoreValues,
+     .open_dtype = KvDType::kF16,
+     .key_tile_bytes = Int8KeyTileBytes,
+     .value_tile_bytes = Int8ValueTileBytes,
      .decode_keys = Int8DecodeKeys,
      .decode_values = Int8DecodeValues,
+     .seal_keys = Int8SealKeys,
+     .seal_values = Int8SealValues,
      .unpack_keys = Int8UnpackKeys,
      .unpack_values = Int8UnpackValues},
 }};
@@ -67,6 +70,20 @@ Result<KvDType> ParseKvDType(std::string_view name) {
   }
   return InvalidArgumentError("unknown KV cache type \"" + std::string(name) +
                               "\", expected one of " + known);
+}
+
+std::string KvDTypesName(KvDTypes dtypes) {
+  std::string name(KvDTypeName(dtypes.key));
+  if (dtypes.value != dtypes.key) name.append(1, ',').append(KvDTypeName(dtypes.value));
+  return name;
+}
+
+Result<KvDTypes> ParseKvDTypes(std::string_view text) {
+  const size_t comma = text.find(',');
+  LODE_ASSIGN_OR_RETURN(const KvDType key, ParseKvDType(text.substr(0, comma)));
+  if (comma == std::string_view::npos) return KvDTypes(key);
+  LODE_ASSIGN_OR_RETURN(const KvDType value, ParseKvDType(text.substr(comma + 1)));
+  return KvDTypes(key, value);
 }
 
 }  // namespace lode

@@ -53,7 +53,7 @@ class Fixture {
     Result<std::unique_ptr<KvCache>> cache = KvCache::Create({.num_layers = 2,
                                                               .num_kv_heads = c.num_kv_heads,
                                                               .head_dim = c.head_dim,
-                                                              .dtype = c.dtype,
+                                                              .dtypes = c.dtype,
                                                               .max_tokens = 2 * c.length + 64});
     EXPECT_TRUE(cache.ok()) << cache.status().ToString();
     cache_ = std::move(cache).value();
@@ -306,7 +306,7 @@ TEST(EagerAttention, EqualsTheFormula) {
   const auto cache = KvCache::Create({.num_layers = 1,
                                       .num_kv_heads = 2,
                                       .head_dim = kHeadDim,
-                                      .dtype = KvDType::kF32,
+                                      .dtypes = KvDType::kF32,
                                       .max_tokens = kLength});
   ASSERT_TRUE(cache.ok());
   const SequenceId sequence = *(*cache)->AddSequence();

@@ -35,7 +35,7 @@ Status Dump(char** args) {
   }
   options.activations =
       activations == "f32" ? kernels::ActivationType::kF32 : kernels::ActivationType::kInt8;
-  LODE_ASSIGN_OR_RETURN(options.kv_dtype, ParseKvDType(args[5]));
+  LODE_ASSIGN_OR_RETURN(options.kv_dtypes, ParseKvDTypes(args[5]));
   options.attention = args[6];
   options.threads = std::max(1, std::atoi(args[7]));
   const int64_t chunk = std::max(1, std::atoi(args[8]));

@@ -132,13 +132,13 @@ TEST_P(GoldenTest, EqualsReferenceHoweverTheSequenceIsCut) {
 TEST_P(GoldenTest, FastFormatsStayClose) {
   ModelUnderTestOptions options = Options();
   options.attention = "flash";
-  options.kv_dtype = KvDType::kF16;
+  options.kv_dtypes = KvDType::kF16;
   const std::vector<float> f16 = Logits(options);
   ASSERT_FALSE(f16.empty());
   EXPECT_LE(DeviationFrom(golden(), f16).max, kF16CacheTolerance);
   RecordProperty("f16_max", fmt::format("{:.1e}", DeviationFrom(golden(), f16).max));
   options.activations = ActivationType::kInt8;
-  options.kv_dtype = KvDType::kInt8;
+  options.kv_dtypes = KvDType::kInt8;
   const std::vector<float> int8 = Logits(options);
   ASSERT_FALSE(int8.empty());
   EXPECT_LE(DeviationFrom(golden(), int8).mean, kInt8MeanTolerance);
@@ -160,7 +160,7 @@ TEST(GoldenThreadsTest, DoesNotDependOnTheNumberOfThreads) {
     ModelUnderTestOptions options;
     options.attention = "flash";
     options.activations = ActivationType::kInt8;
-    options.kv_dtype = KvDType::kInt8;
+    options.kv_dtypes = KvDType::kInt8;
     options.threads = 1;
     const std::vector<float> one = LogitsOf(golden, options);
     ASSERT_FALSE(one.empty());

@@ -27,7 +27,7 @@ Status ModelUnderTest::Run(
   cache_options.num_layers = static_cast<int32_t>(config.num_layers);
   cache_options.num_kv_heads = static_cast<int32_t>(config.num_kv_heads);
   cache_options.head_dim = static_cast<int32_t>(config.head_dim);
-  cache_options.dtype = options_.kv_dtype;
+  cache_options.dtypes = options_.kv_dtypes;
   cache_options.max_tokens = num_tokens;
   LODE_ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache, KvCache::Create(cache_options));
   LODE_ASSIGN_OR_RETURN(const SequenceId sequence, cache->AddSequence());

@@ -24,7 +24,7 @@ namespace lode {
 
 struct ModelUnderTestOptions {
   kernels::ActivationType activations = kernels::ActivationType::kF32;
-  KvDType kv_dtype = KvDType::kF32;
+  KvDTypes kv_dtypes = KvDType::kF32;
   std::string attention = "eager";
   int threads = 2;
   int64_t context_len = 0;  // tokens a sequence may reach; 0: the model's own

@@ -101,7 +101,7 @@ TEST_P(RealModelTest, FastPathStaysWithinItsBound) {
   ModelUnderTestOptions options;
   options.attention = "flash";
   options.activations = ActivationType::kInt8;
-  options.kv_dtype = KvDType::kF16;
+  options.kv_dtypes = KvDType::kF16;
   const Agreement agreement = Compare(options, 64);
   EXPECT_LE(agreement.mean_kl, 5e-3);
   EXPECT_GE(agreement.top1, 0.94);
@@ -114,7 +114,7 @@ TEST_P(RealModelTest, Int8CacheStaysWithinItsBound) {
   ModelUnderTestOptions options;
   options.attention = "flash";
   options.activations = ActivationType::kInt8;
-  options.kv_dtype = KvDType::kInt8;
+  options.kv_dtypes = KvDType::kInt8;
   const Agreement agreement = Compare(options, 64);
   EXPECT_LE(agreement.mean_kl, 5e-3);
   EXPECT_GE(agreement.top1, 0.9);

@@ -14,11 +14,6 @@ double Rate(int64_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
 }
 
-// Tokens whose computation the prefill and decode times cover.
-int64_t PrefilledTokens(const GenerateResult& result) {
-  return result.prompt_tokens - result.cached_tokens;
-}
-
 double DecodeRate(const GenerateResult& result) {
   // The first token comes from the prefill's logits.
   return Rate(static_cast<int64_t>(result.token_ids.size()) - 1, result.decode_seconds);
@@ -55,6 +50,7 @@ Result<GenerateResult> StreamAnswer(Console& console, Engine& engine, GenerateRe
     }
     return !interrupt.interrupted();
   };
+  request.keep_going = [&] { return !interrupt.interrupted(); };
   request.on_text = [&](std::string_view text) {
     if (show_text) output = console.Out(text);
     return output.ok() && !interrupt.interrupted();
@@ -66,10 +62,14 @@ Result<GenerateResult> StreamAnswer(Console& console, Engine& engine, GenerateRe
 }
 
 std::string DescribeTimings(const GenerateResult& result) {
-  std::string out = "prompt " + FormatCount(result.prompt_tokens) + " tokens";
+  // What an interrupted prefill did not reach is no part of its speed.
+  const int64_t reached = result.cached_tokens + result.prefilled_tokens;
+  std::string out = "prompt ";
+  if (reached < result.prompt_tokens) out += FormatCount(reached) + " of ";
+  out += FormatCount(result.prompt_tokens) + " tokens";
   if (result.cached_tokens > 0) out += " (" + FormatCount(result.cached_tokens) + " cached)";
   out += ", " + FormatFixed(result.prefill_seconds, 2) + " s, " +
-         FormatFixed(Rate(PrefilledTokens(result), result.prefill_seconds), 1) + " tokens/s";
+         FormatFixed(Rate(result.prefilled_tokens, result.prefill_seconds), 1) + " tokens/s";
   out += "; answer " + FormatCount(static_cast<int64_t>(result.token_ids.size())) + " tokens, " +
          FormatFixed(result.decode_seconds, 2) + " s";
   if (result.token_ids.size() > 1) out += ", " + FormatFixed(DecodeRate(result), 1) + " tokens/s";
@@ -95,9 +95,10 @@ std::string AnswerJson(const Engine& engine, const GenerateResult& result, uint6
   json.BeginObject().Field("text", result.text);
   json.Field("finish_reason", FinishReasonName(result.finish_reason));
   json.Field("prompt_tokens", result.prompt_tokens).Field("cached_tokens", result.cached_tokens);
+  json.Field("prefilled_tokens", result.prefilled_tokens);
   json.Field("completion_tokens", result.token_ids.size());
   json.Field("prefill_seconds", result.prefill_seconds);
-  json.Field("prefill_tokens_per_second", Rate(PrefilledTokens(result), result.prefill_seconds));
+  json.Field("prefill_tokens_per_second", Rate(result.prefilled_tokens, result.prefill_seconds));
   json.Field("decode_seconds", result.decode_seconds);
   json.Field("decode_tokens_per_second", DecodeRate(result)).Field("seed", seed);
   json.Field("resident_bytes", ReadResidentMemory().current_bytes);

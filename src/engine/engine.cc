@@ -57,13 +57,15 @@ struct Engine::Impl {
 
   // Runs one step over `tokens` after the cached ones. want_logits: of the last token, or of every
   // token.
-  Status Step(std::span<const TokenId> tokens, bool all_logits, float* logits_out) {
+  Status Step(std::span<const TokenId> tokens, bool all_logits, float* logits_out,
+              const std::function<bool()>& keep_going = nullptr) {
     const int64_t num_tokens = static_cast<int64_t>(tokens.size());
     const int64_t first_position = cached_length();
     LODE_RETURN_IF_ERROR(cache->Extend(sequence, num_tokens));
     Batch batch;
     batch.token_ids.assign(tokens.begin(), tokens.end());
     batch.segments.push_back({sequence, 0, first_position, num_tokens});
+    batch.keep_going = keep_going;
     if (logits_out != nullptr) {
       for (int64_t i = all_logits ? 0 : num_tokens - 1; i < num_tokens; ++i) {
         batch.logits_tokens.push_back(i);
@@ -155,13 +157,15 @@ Status Engine::Impl::Prefill(const GenerateRequest& request, GenerateResult& res
     const int64_t done = cached_length();
     const int64_t chunk = std::min(options.prefill_chunk, total - done);
     const bool last = done + chunk == total;
-    LODE_RETURN_IF_ERROR(
-        Step(std::span(prompt).subspan(done, chunk), false, last ? logits.data() : nullptr));
-    if (request.on_prefill && !request.on_prefill(done + chunk, total)) {
+    const Status status = Step(std::span(prompt).subspan(done, chunk), false,
+                               last ? logits.data() : nullptr, request.keep_going);
+    if (!status.ok() && status.code() != StatusCode::kCancelled) return status;
+    if (!status.ok() || (request.on_prefill && !request.on_prefill(done + chunk, total))) {
       result.finish_reason = FinishReason::kCancelled;
       break;
     }
   }
+  result.prefilled_tokens = cached_length() - result.cached_tokens;
   result.prefill_seconds = SecondsSince(start);
   return OkStatus();
 }

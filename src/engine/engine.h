@@ -45,6 +45,9 @@ struct GenerateRequest {
   bool ignore_eos = false;
   // Called after each prefill chunk with tokens done and total. Return false to cancel.
   std::function<bool(int64_t done, int64_t total)> on_prefill;
+  // Asked several times a second within a prefill chunk, which can take many seconds behind a long
+  // context. Return false to cancel: the chunk is dropped, those before it stay cached.
+  std::function<bool()> keep_going;
   // Called with each piece of finished text (whole UTF-8 characters; a possible stop-string prefix
   // is held back). Return false to cancel.
   std::function<bool(std::string_view text)> on_text;
@@ -56,7 +59,8 @@ struct GenerateResult {
   std::vector<TokenLogprobs> logprobs;  // per generated token, when asked for
   FinishReason finish_reason = FinishReason::kStop;
   int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;  // of the prompt, found in the cache
+  int64_t cached_tokens = 0;     // of the prompt, found in the cache
+  int64_t prefilled_tokens = 0;  // of the prompt, run: all others, unless the prefill was cancelled
   double prefill_seconds = 0.0;
   double decode_seconds = 0.0;  // of all but the first generated token
 };

@@ -146,6 +146,32 @@ TEST(EngineTest, CancelsInPrefillAndInDecode) {
   EXPECT_EQ(resumed->token_ids, fresh->token_ids);
 }
 
+TEST(EngineTest, AChunkStoppedBetweenLayersIsDropped) {
+  EngineOptions options;
+  options.prefill_chunk = 16;
+  auto engine = LoadTiny(options);
+  GenerateRequest request = Request(Tokens(80, 200), 20);
+  const int64_t num_layers = engine->model().config().num_layers;
+  ASSERT_GT(num_layers, 1);
+  int64_t layers = 0;
+  request.keep_going = [&] { return ++layers < 2 * num_layers + 2; };  // in the third chunk
+  const auto stopped = engine->Generate(request);
+  ASSERT_TRUE(stopped.ok()) << stopped.status().ToString();
+  EXPECT_EQ(stopped->finish_reason, FinishReason::kCancelled);
+  EXPECT_EQ(stopped->prompt_tokens, 80);
+  EXPECT_EQ(stopped->prefilled_tokens, 32);
+  EXPECT_EQ(engine->cached_length(), 32);
+
+  request.keep_going = nullptr;
+  const auto resumed = engine->Generate(request);
+  const auto fresh = LoadTiny()->Generate(request);
+  ASSERT_TRUE(resumed.ok());
+  ASSERT_TRUE(fresh.ok());
+  EXPECT_EQ(resumed->cached_tokens, 32);
+  EXPECT_EQ(resumed->prefilled_tokens, 48);
+  EXPECT_EQ(resumed->token_ids, fresh->token_ids);
+}
+
 TEST(EngineTest, StopStringsEndTheTextBeforeThem) {
   auto engine = LoadTiny();
   const auto whole = engine->Generate(Request(Tokens(20, 200), 30));

@@ -49,6 +49,7 @@ Status Decoder::Forward(const Batch& batch, KvCache& cache, Attention& attention
   Embed(batch);
   FillRope(batch);
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    if (batch.keep_going && !batch.keep_going()) return CancelledError("the step was stopped");
     AttentionHalf(layer, batch, cache, attention, pool, *projector_);
     MlpHalf(layer, num_tokens, pool, *projector_);
   }

@@ -4,6 +4,7 @@
 #define LODE_MODELS_MODEL_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct Batch {
   std::vector<int32_t> token_ids;
   std::vector<Segment> segments;
   std::vector<int64_t> logits_tokens;  // indices into token_ids whose logits are wanted
+  // Asked between layers; false ends the step with Cancelled. Empty: the step runs to its end.
+  std::function<bool()> keep_going;
 };
 
 class Model {
@@ -40,7 +43,8 @@ class Model {
   // shows.
   virtual int64_t weight_bytes() const = 0;
   // Writes logits [logits_tokens.size(), vocab_size] f32. Threads: one call at a time.
-  // InvalidArgument: a token id outside the vocabulary (nothing was stored then).
+  // InvalidArgument: a token id outside the vocabulary (nothing was stored then). Cancelled by
+  // keep_going: some layers' keys and values are stored, so the tokens must be dropped.
   virtual Status Forward(const Batch& batch, KvCache& cache, Attention& attention, ThreadPool& pool,
                          float* logits) = 0;
 };

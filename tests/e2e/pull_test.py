@@ -34,7 +34,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(206 if start else 200)
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(MODEL) - 1}/{len(MODEL)}")
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(self.server.claimed_bytes or len(body)))
         self.end_headers()
         self.wfile.write(body[:50000] if fault == "cut" else body)
 
@@ -45,7 +45,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 class PullTest(unittest.TestCase):
     def setUp(self):
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.faults, self.server.starts = [], []
+        self.server.faults, self.server.starts, self.server.claimed_bytes = [], [], None
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.folder = tempfile.TemporaryDirectory()
         self.models = Path(self.folder.name) / "lodestone/models"
@@ -97,6 +97,24 @@ class PullTest(unittest.TestCase):
         for entry in entries:
             self.assertFalse(entry["fetched"])
             self.assertRegex(entry["sha256"], "^[0-9a-f]{64}$")
+
+    def test_what_does_not_fit_is_refused_first(self):
+        self.models.mkdir(parents=True)
+        self.server.claimed_bytes = 1 << 60
+        result = self.pull()
+        self.assertEqual(result.returncode, 6)
+        self.assertRegex(result.stderr, r"the disk has \d+ bytes free, the download needs "
+                                        + str(1 << 60))
+        self.assertEqual(list(self.models.iterdir()), [])  # nothing to go on with
+
+    def test_what_does_not_fit_is_refused_first(self):
+        self.models.mkdir(parents=True)
+        self.server.claimed_bytes = 1 << 60
+        result = self.pull()
+        self.assertEqual(result.returncode, 6)
+        self.assertRegex(result.stderr, r"the disk has \d+ bytes free, the download needs "
+                                        + str(1 << 60))
+        self.assertEqual(list(self.models.iterdir()), [])  # nothing to go on with
 
     def test_two_pulls_of_one_file_do_not_mix(self):
         self.models.mkdir(parents=True)

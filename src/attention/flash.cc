@@ -13,6 +13,7 @@
 
 #include "attention/flash_tile.h"
 #include "base/check.h"
+#include "kernels/rotation.h"
 
 namespace lode {
 namespace {
@@ -94,6 +95,7 @@ class FlashAttention final : public Attention {
           merged[static_cast<size_t>(d)] += output[d] * factor;
         }
       }
+      if (shape.rotated) kernels::Rotate(merged.data(), 1, shape.head_dim, shape.head_dim);
       const int64_t token = tile.first_token + row / shape.group;
       const int64_t head = tile.kv_head * shape.group + row % shape.group;
       float* out_row = out + token * out_stride + head * shape.head_dim;

@@ -2,12 +2,16 @@
 #include "attention/flash_tile.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <numbers>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
-#include "kernels/attention_tile_int16.h"
+#include "kernels/attention_codes.h"
+#include "kernels/kv_codes.h"
+#include "kernels/rotation.h"
 
 namespace lode {
 namespace {
@@ -15,9 +19,8 @@ namespace {
 constexpr int64_t kChunk = kernels::kKvTileTokens;
 // Query rows of a full query tile: decoding a KV tile is paid once for so many rows.
 constexpr int64_t kTileRows = 64;
-// Chunks between two steps of the softmax in f32: amortises the rescaling of the output.
-constexpr int64_t kStepChunks = 4;
-constexpr int64_t kStepKeys = kStepChunks * kChunk;
+// Keys between two steps of the softmax in f32: amortises the rescaling of the output.
+constexpr int64_t kStepKeys = 4 * kChunk;
 constexpr int64_t kAlignment = 64;  // bytes
 
 static_assert(kChunk % kernels::kTileColumnStep == 0);
@@ -28,8 +31,7 @@ void Prefetch(const std::byte* tile, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += kAlignment) __builtin_prefetch(tile + i, 0, 2);
 }
 
-// What the walk over keys needs. It goes in chunks of kChunk keys, which start at multiples of
-// kChunk: one large KV tile each, or several small ones.
+// What the walk over keys needs.
 struct Walk {
   const AttentionInputs& inputs;
   const KvCache& cache;
@@ -43,17 +45,11 @@ struct Walk {
   KvTile Tile(int64_t key) const {
     return cache.Tile(inputs.sequence, inputs.layer, query_tile.kv_head, cache.plan().TileOf(key));
   }
-  void PrefetchKeys(int64_t key) const {
-    if (key >= end) return;
-    const KvTile tile = Tile(key);
-    Prefetch(tile.keys, tile.key_codec->key_tile_bytes(tile.shape));
-  }
 };
 
-// Whether a chunk can be multiplied in integers.
+// Whether a tile can be multiplied in integers.
 bool HasCodes(const KvTile& tile) {
-  return tile.shape.tokens == kChunk && tile.key_codec->unpack_keys != nullptr &&
-         tile.value_codec->unpack_values != nullptr;
+  return tile.key_codec->code_bits != 0 && tile.value_codec->code_bits != 0;
 }
 
 // The queries times `factor`, [rows, head_dim], in a buffer of scratch.
@@ -82,25 +78,6 @@ void FindKeysOfRows(const Walk& walk, int64_t key, int64_t num_keys) {
   }
 }
 
-// Decodes the keys of the chunk at `key` to [head_dim][kChunk], or its values to
-// [keys][output_cols]. Returns how many keys there are; columns and rows beyond are not written.
-int64_t DecodeChunk(const Walk& walk, int64_t key, bool keys, float* out) {
-  const int64_t chunk_end = std::min(key + kChunk, walk.end);
-  int64_t position = key;
-  while (position < chunk_end) {
-    const KvTile tile = walk.Tile(position);
-    if (keys) {
-      tile.key_codec->decode_keys(tile.keys, tile.shape, out + (position - key));
-    } else {
-      const int64_t stride = walk.shape.output_cols;
-      tile.value_codec->decode_values(tile.values, tile.shape, out + (position - key) * stride,
-                                      stride);
-    }
-    position += tile.shape.tokens;
-  }
-  return position - key;
-}
-
 // Softmax steps in f32.
 class FloatSteps {
  public:
@@ -112,128 +89,239 @@ class FloatSteps {
         scores_(walk.scratch.float_scores.Reserve<float>(walk.state.rows * kStepKeys)),
         decoded_(walk.scratch.decoded.Reserve<float>(kChunk * walk.shape.output_cols)) {}
 
-  // Takes `num_chunks` chunks from `key` on, at most kStepChunks.
-  void Step(int64_t key, int64_t num_chunks) {
+  // Takes tiles without codes from `key` on, up to kStepKeys keys; returns the first key not taken.
+  int64_t Step(int64_t key) {
     const int64_t head_dim = walk_.shape.head_dim;
     const int64_t rows = walk_.state.rows;
-    for (int64_t c = 0; c < num_chunks; ++c) {
-      DecodeChunk(walk_, key + c * kChunk, true, decoded_);
+    int64_t chunk_keys = kChunk;
+    int64_t num_chunks = 0;
+    while (num_chunks * kChunk < kStepKeys && chunk_keys == kChunk) {
+      chunk_keys = FindChunk(key + num_chunks * kChunk);
+      if (chunk_keys == 0) break;
+      for (const KvTile& tile : tiles_) {
+        tile.key_codec->decode_keys(tile.keys, tile.shape, decoded_ + Column(tile));
+      }
       kernels::MultiplyTile(queries_, head_dim, decoded_, rows, head_dim, kChunk, false,
-                            scores_ + c * kChunk, kStepKeys);
+                            scores_ + num_chunks * kChunk, kStepKeys);
+      ++num_chunks;
     }
-    FindKeysOfRows(walk_, key, num_chunks * kChunk);
+    const int64_t num_keys = num_chunks * kChunk - (chunk_keys == 0 ? 0 : kChunk - chunk_keys);
+    FindKeysOfRows(walk_, key, num_keys);
     kernels::SoftmaxTile(scores_, kStepKeys, num_chunks * kChunk, walk_.scratch.begin.data(),
                          walk_.scratch.end.data(), walk_.state);
     for (int64_t c = 0; c < num_chunks; ++c) {
-      const int64_t keys = DecodeChunk(walk_, key + c * kChunk, false, decoded_);
-      kernels::MultiplyTile(scores_ + c * kChunk, kStepKeys, decoded_, rows, keys,
-                            walk_.shape.output_cols, true, walk_.state.output,
-                            walk_.state.output_stride);
+      const int64_t keys = FindChunk(key + c * kChunk);
+      const int64_t stride = walk_.shape.output_cols;
+      for (const KvTile& tile : tiles_) {
+        tile.value_codec->decode_values(tile.values, tile.shape, decoded_ + Column(tile) * stride,
+                                        stride);
+      }
+      kernels::MultiplyTile(scores_ + c * kChunk, kStepKeys, decoded_, rows, keys, stride, true,
+                            walk_.state.output, walk_.state.output_stride);
     }
+    return key + num_keys;
   }
 
  private:
+  // Sets tiles_ to the tiles without codes from `key` on that fit in kChunk columns; returns how
+  // many keys they hold.
+  int64_t FindChunk(int64_t key) {
+    tiles_.clear();
+    int64_t keys = 0;
+    while (keys < kChunk && key + keys < walk_.end) {
+      const KvTile tile = walk_.Tile(key + keys);
+      if (HasCodes(tile) || keys + tile.shape.tokens > kChunk) break;
+      tiles_.push_back(tile);
+      keys += tile.shape.tokens;
+    }
+    return keys;
+  }
+  // Where a tile of tiles_ starts in its chunk.
+  int64_t Column(const KvTile& tile) const {
+    int64_t column = 0;
+    for (const KvTile* t = tiles_.data(); t != &tile; ++t) column += t->shape.tokens;
+    return column;
+  }
+
   const Walk& walk_;
   const float* const queries_;
   float* const scores_;
   float* const decoded_;
+  std::vector<KvTile> tiles_;
 };
 
-// Softmax steps in integers, one chunk each.
-class IntegerSteps {
+// Softmax steps in integers (kernels/attention_codes.h).
+class CodeSteps {
  public:
-  explicit IntegerSteps(const Walk& walk)
+  explicit CodeSteps(const Walk& walk, int64_t key)
       : walk_(walk),
-        sums_(kernels::KeySums(walk.shape.head_dim)),
-        scale_(walk.inputs.scale * std::numbers::log2e_v<float>),
-        queries_(
-            ScaleQueries(walk.inputs, walk.shape, walk.query_tile, 1.0f, walk.scratch.queries)),
-        codes_(walk.scratch.codes.Reserve<int16_t>(walk.state.rows * walk.shape.head_dim)),
-        scores_(walk.scratch.scores.Reserve<int32_t>(walk.state.rows * sums_ * kChunk)),
-        tile_(walk.scratch.tile.Reserve<int16_t>(kChunk * walk.shape.output_cols)),
-        products_(walk.scratch.products.Reserve<int32_t>(walk.state.rows * walk.shape.output_cols)),
-        key_scales_(walk.scratch.scales.Reserve<float>(2 * kChunk + walk.shape.head_dim)),
-        value_log2_scales_(key_scales_ + kChunk),
-        centre_(value_log2_scales_ + kChunk) {
-    const int64_t padded_rows = walk.shape.padded_rows;
-    float* per_row = walk.scratch.per_row.Reserve<float>(4 * padded_rows);
-    factors_ = per_row;
-    centre_scores_ = per_row + padded_rows;
-    step_ = {.sums = sums_,
-             .key_scales = key_scales_,
-             .value_log2_scales = value_log2_scales_,
-             .query_factors = factors_,
-             .centre_scores = centre_scores_,
-             .begin = walk.scratch.begin.data(),
-             .end = walk.scratch.end.data(),
-             .weights = walk.scratch.weights.Reserve<int16_t>(walk.state.rows * kChunk),
-             .keep = per_row + 2 * padded_rows,
-             .gain = per_row + 3 * padded_rows};
-    kernels::QuantizeQueries(queries_, walk.state.rows, walk.shape.head_dim, scale_, codes_,
-                             factors_);
+        head_dim_(walk.shape.head_dim),
+        rows_(walk.state.rows),
+        num_groups_(walk.Tile(key).shape.value_groups()) {
+    FlashScratch& scratch = walk.scratch;
+    codes_ = scratch.codes.Reserve<int16_t>(rows_ * kernels::kCodeRowStride);
+    scores_ = scratch.scores.Reserve<int32_t>(rows_ * kernels::kCodeStepKeys);
+    products_ = scratch.products.Reserve<int32_t>(rows_ * head_dim_);
+    offsets_ = scratch.offsets.Reserve<float>(rows_ * kernels::kCodeStepTiles);
+    channels_ = scratch.channels.Reserve<float>(3 * head_dim_);
+    value_scales_ = scratch.value_scales.Reserve<float>(num_groups_ * kernels::kCodeStepKeys);
+    normal_ = scratch.queries.Reserve<float>(rows_ * head_dim_);
+    float* per_row = scratch.per_row.Reserve<float>(3 * walk.shape.padded_rows);
+    step_ = {
+        .offsets = offsets_,
+        .factors = per_row,
+        .begin = scratch.begin.data(),
+        .end = scratch.end.data(),
+        .num_groups = num_groups_,
+        .value_scales = value_scales_,
+        .weights = scratch.weights.Reserve<int16_t>(num_groups_ * rows_ * kernels::kCodeRowStride),
+        .keep = per_row + walk.shape.padded_rows,
+        .gain = per_row + 2 * walk.shape.padded_rows};
+    NormalizeQueries(key, per_row);
   }
 
-  void Step(int64_t key, const KvTile& tile) {
-    const int64_t head_dim = walk_.shape.head_dim;
-    const int64_t output_cols = walk_.shape.output_cols;
-    const int64_t rows = walk_.state.rows;
-    tile.key_codec->unpack_keys(tile.keys, tile.shape, tile_, key_scales_, centre_);
-    walk_.PrefetchKeys(key + kChunk);
-    kernels::CentreScores(queries_, rows, head_dim, centre_, scale_, centre_scores_);
-    for (int64_t s = 0; s < sums_; ++s) {
-      const int64_t first = s * kernels::kKeySumDim;
-      kernels::MultiplyTileInt16(codes_ + first, head_dim, tile_ + first * kChunk, rows,
-                                 std::min(kernels::kKeySumDim, head_dim - first) / 2, kChunk,
-                                 scores_ + s * kChunk, sums_ * kChunk);
-    }
-    tile.value_codec->unpack_values(tile.values, tile.shape, output_cols, tile_,
-                                    value_log2_scales_);
-    FindKeysOfRows(walk_, key, kChunk);
-    kernels::SoftmaxInt16Block(scores_, step_, walk_.state);
-    kernels::MultiplyTileInt16(step_.weights, kChunk, tile_, rows, kChunk / 2, output_cols,
-                               products_, output_cols);
-    kernels::AddInt16Block(products_, step_, walk_.state);
+  // Takes tiles with codes from `key` on, up to kCodeStepKeys keys; returns the first key not
+  // taken.
+  int64_t Step(int64_t key) {
+    if (next_.count == 0) FindTiles(key, next_);  // the first step, or after one in f32
+    std::swap(tiles_, next_);
+    FindTiles(key + tiles_.keys(), next_);
+    for (int64_t i = 0; i < tiles_.count; ++i) MultiplyKeys(i);
+    step_.num_keys = tiles_.keys();
+    step_.num_tiles = tiles_.count;
+    step_.tile_begin = tiles_.begin;
+    FindKeysOfRows(walk_, key, tiles_.keys());
+    for (int64_t g = 0; g < num_groups_; ++g) LoadValueScales(g);
+    kernels::SoftmaxCodes(scores_, step_, walk_.state);
+    for (int64_t g = 0; g < num_groups_; ++g) AddValues(g);
+    return key + tiles_.keys();
   }
 
  private:
+  // The tiles of a step.
+  struct Tiles {
+    int64_t keys() const { return begin[count]; }
+
+    KvTile tile[kernels::kCodeStepTiles];
+    int64_t begin[kernels::kCodeStepTiles + 1] = {};
+    int64_t count = 0;
+  };
+
+  void FindTiles(int64_t key, Tiles& tiles) const {
+    tiles.count = 0;
+    while (key + tiles.keys() < walk_.end && tiles.count < kernels::kCodeStepTiles) {
+      const KvTile tile = walk_.Tile(key + tiles.keys());
+      const int64_t keys = tiles.keys() + tile.shape.tokens;
+      if (!HasCodes(tile) || keys > kernels::kCodeStepKeys) return;
+      tiles.tile[tiles.count++] = tile;
+      tiles.begin[tiles.count] = keys;
+    }
+  }
+
+  void NormalizeQueries(int64_t key, float* factors) {
+    float* scales = channels_;
+    std::fill_n(scales, head_dim_, 0.0f);
+    while (key < walk_.end) {
+      const KvTile tile = walk_.Tile(key);
+      if (HasCodes(tile)) {
+        kernels::RaiseToKeyScales(tile.key_codec->code_bits, tile.shape, tile.keys, scales);
+      }
+      key += tile.shape.tokens;
+    }
+    ScaleQueries(walk_.inputs, walk_.shape, walk_.query_tile, 1.0f, walk_.scratch.queries);
+    kernels::NormalizeQueries(normal_, rows_, head_dim_, scales,
+                              walk_.inputs.scale * std::numbers::log2e_v<float>, normal_, factors);
+    for (int64_t d = 0; d < head_dim_; ++d) scales[d] = 1.0f / scales[d];
+  }
+
+  // Scores of tile i, and what its centre adds to them.
+  void MultiplyKeys(int64_t i) {
+    const KvTile& tile = tiles_.tile[i];
+    const int bits = tile.key_codec->code_bits;
+    float* ratio = channels_ + head_dim_;
+    float* shift = ratio + head_dim_;
+    if (i < next_.count) {
+      const KvTile& ahead = next_.tile[i];
+      Prefetch(ahead.keys, ahead.key_codec->key_tile_bytes(ahead.shape));
+    }
+    kernels::KeyRatios(bits, tile.shape, tile.keys, channels_, ratio, shift);
+    kernels::TileQueries(normal_, rows_, head_dim_, ratio, shift, codes_, offsets_ + i,
+                         kernels::kCodeStepTiles);
+    kernels::MultiplyCodes(codes_, rows_, kernels::KeyCodes(bits, tile.shape, tile.keys), 0,
+                           tile.shape.tokens, false, scores_ + tiles_.begin[i],
+                           kernels::kCodeStepKeys);
+  }
+
+  // The scales of the step's values, made as large as weights may be.
+  void LoadValueScales(int64_t group) {
+    float* scales = value_scales_ + group * kernels::kCodeStepKeys;
+    for (int64_t i = 0; i < tiles_.count; ++i) {
+      kernels::ValueScales(tiles_.tile[i].shape, tiles_.tile[i].values, group,
+                           scales + tiles_.begin[i]);
+    }
+    units_[static_cast<size_t>(group)] = kernels::NormalizeValueScales(scales, tiles_.keys());
+  }
+
+  void AddValues(int64_t group) {
+    const int16_t* weights = step_.weights + group * rows_ * kernels::kCodeRowStride;
+    const int64_t first_col = group * tiles_.tile[0].shape.value_group;
+    const int64_t num_cols = std::min(head_dim_ - first_col, tiles_.tile[0].shape.value_group);
+    for (int64_t i = 0; i < tiles_.count; ++i) {
+      const KvTile& tile = tiles_.tile[i];
+      if (group == 0 && i < next_.count) {
+        const KvTile& ahead = next_.tile[i];
+        Prefetch(ahead.values, ahead.value_codec->value_tile_bytes(ahead.shape));
+      }
+      kernels::MultiplyCodes(
+          weights + tiles_.begin[i], rows_,
+          kernels::ValueCodes(tile.value_codec->code_bits, tile.shape, tile.values), first_col,
+          num_cols, i > 0, products_, head_dim_);
+    }
+    kernels::AddProducts(products_, head_dim_, step_, units_[static_cast<size_t>(group)], first_col,
+                         num_cols, walk_.state);
+  }
+
   const Walk& walk_;
-  const int64_t sums_;
-  const float scale_;
-  const float* const queries_;
-  int16_t* const codes_;
-  int32_t* const scores_;
-  int16_t* const tile_;
-  int32_t* const products_;
-  float* const key_scales_;
-  float* const value_log2_scales_;
-  float* const centre_;
-  float* factors_;
-  float* centre_scores_;
-  kernels::Int16Block step_;
+  const int64_t head_dim_;
+  const int64_t rows_;
+  const int64_t num_groups_;
+  Tiles tiles_;  // of the step
+  Tiles next_;   // of the step after it
+  kernels::CodeStep step_ = {};
+  float* normal_;
+  int16_t* codes_;
+  int32_t* scores_;
+  int32_t* products_;
+  float* offsets_;
+  float* channels_;  // inverse of the largest scale, ratio, shift: [3][head_dim]
+  float* value_scales_;
+  std::array<float, kernels::kMaxHeadDim / kernels::kHeadDimStep> units_ = {};
 };
 
-// Takes the keys from `begin` on into the state: chunks that have codes in integers, runs of others
-// in f32.
+// Takes the keys from `begin` on into the state: tiles that have codes in integers, others in f32.
 void WalkKeys(const Walk& walk, int64_t begin) {
   std::optional<FloatSteps> float_steps;
-  std::optional<IntegerSteps> integer_steps;
+  std::optional<CodeSteps> code_steps;
+  bool is_rotated = walk.shape.rotated;
+  const auto rotate_if = [&](bool wanted) {
+    if (is_rotated == wanted) return;
+    kernels::Rotate(walk.state.output, walk.state.rows, walk.shape.head_dim,
+                    walk.state.output_stride);
+    is_rotated = wanted;
+  };
   for (int64_t key = begin; key < walk.end;) {
-    const KvTile tile = walk.Tile(key);
-    if (HasCodes(tile)) {
-      if (!integer_steps) integer_steps.emplace(walk);
-      integer_steps->Step(key, tile);
-      key += kChunk;
-      continue;
+    const bool codes = HasCodes(walk.Tile(key));
+    if (key != begin) rotate_if(codes);
+    is_rotated = codes;  // at first the output is 0, in both forms
+    if (codes) {
+      if (!code_steps) code_steps.emplace(walk, key);
+      key = code_steps->Step(key);
+    } else {
+      if (!float_steps) float_steps.emplace(walk);
+      key = float_steps->Step(key);
     }
-    int64_t chunks = 1;
-    while (chunks < kStepChunks && key + chunks * kChunk < walk.end &&
-           !HasCodes(walk.Tile(key + chunks * kChunk))) {
-      ++chunks;
-    }
-    if (!float_steps) float_steps.emplace(walk);
-    float_steps->Step(key, chunks);
-    key += chunks * kChunk;
   }
+  rotate_if(walk.shape.rotated);
 }
 
 }  // namespace
@@ -248,7 +336,8 @@ void* AlignedBuffer::ReserveBytes(int64_t bytes) {
 FlashShape::FlashShape(const AttentionInputs& inputs, const KvCacheOptions& options)
     : head_dim(options.head_dim),
       output_cols(kernels::PadTileColumns(head_dim)),
-      group(inputs.num_heads / options.num_kv_heads) {
+      group(inputs.num_heads / options.num_kv_heads),
+      rotated(CodecFor(options.dtypes.value).code_bits != 0) {
   LODE_CHECK(group >= 1 && group * options.num_kv_heads == inputs.num_heads);
   tile_tokens = std::min(std::max(int64_t{1}, kTileRows / group), inputs.num_tokens);
   constexpr int64_t kStep = kAlignment / int64_t{sizeof(float)};

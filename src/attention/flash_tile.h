@@ -3,7 +3,7 @@
 //
 // A query tile is some tokens of a call times the query heads that share a KV head: row = token *
 // group + head. Each KV tile is decoded once for all rows. Tiles that have integer codes are
-// multiplied in integers (kernels/attention_tile_int16.h), the others in f32
+// multiplied in integers (kernels/attention_codes.h), the others in f32
 // (kernels/attention_tile.h).
 #ifndef LODE_ATTENTION_FLASH_TILE_H_
 #define LODE_ATTENTION_FLASH_TILE_H_
@@ -35,15 +35,16 @@ struct FlashScratch {
   AlignedBuffer scaled_queries;  // [rows, head_dim]
   AlignedBuffer float_scores;
   AlignedBuffer decoded;  // keys or values of a chunk
-  // Steps in integers.
-  AlignedBuffer queries;   // [rows, head_dim]
-  AlignedBuffer codes;     // queries in 16 bits, [rows, head_dim]
-  AlignedBuffer scores;    // of a tile
-  AlignedBuffer weights;   // in 16 bits, of a tile
-  AlignedBuffer tile;      // one unpacked tile
-  AlignedBuffer scales;    // of its keys and values, and its centre
-  AlignedBuffer products;  // [rows, output_cols]
-  AlignedBuffer per_row;   // the per-row arrays of kernels::Int16Block
+  // Steps in integers (kernels/attention_codes.h).
+  AlignedBuffer queries;       // [rows, head_dim]
+  AlignedBuffer codes;         // queries in 16 bits, [rows, kCodeRowStride]
+  AlignedBuffer scores;        // [rows, kCodeStepKeys]
+  AlignedBuffer offsets;       // [rows, kCodeStepTiles]
+  AlignedBuffer weights;       // in 16 bits, [groups, rows, kCodeRowStride]
+  AlignedBuffer channels;      // of keys, [3, head_dim]
+  AlignedBuffer value_scales;  // [groups, kCodeStepKeys]
+  AlignedBuffer products;      // [rows, head_dim]
+  AlignedBuffer per_row;       // [3, padded_rows]
 
   AlignedBuffer state;         // a softmax state that need not outlive its task
   std::vector<int32_t> begin;  // [rows] first key of the tile that the row attends to
@@ -61,6 +62,7 @@ struct FlashShape {
   int64_t head_dim;
   int64_t output_cols;  // head_dim, padded for the kernels
   int64_t group;        // query heads per KV head
+  bool rotated;  // states hold outputs rotated (kernels/rotation.h), as values with codes are
   int64_t tile_tokens;  // of a full tile
   int64_t padded_rows;  // rows(), padded for the kernels
   int64_t state_floats;

@@ -24,6 +24,8 @@ inline constexpr int64_t kMaxHeadDim = 1024;
 // Tiles start at multiples of this many bytes, and their sizes are multiples of it.
 inline constexpr int64_t kKvTileAlignment = 64;
 
+inline constexpr int64_t kDefaultValueGroup = 128;
+
 constexpr int64_t AlignKvTile(int64_t bytes) {
   return (bytes + kKvTileAlignment - 1) / kKvTileAlignment * kKvTileAlignment;
 }
@@ -31,6 +33,11 @@ constexpr int64_t AlignKvTile(int64_t bytes) {
 struct KvTileShape {
   int64_t head_dim = 0;
   int64_t tokens = kKvTileTokens;  // 8, 16, 24 or 32
+  // Components of a value that share a scale in quantised types, a multiple of kHeadDimStep. The
+  // last group of a head may have fewer.
+  int64_t value_group = kDefaultValueGroup;
+
+  int64_t value_groups() const { return (head_dim + value_group - 1) / value_group; }
   bool operator==(const KvTileShape&) const = default;
 };
 

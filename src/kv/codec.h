@@ -2,7 +2,7 @@
 // KvCodec: what the cache and the attentions know of a KV element type, as a table of functions.
 //
 // One indirect call serves a tile (kernels/kv_tile.h), and no file but codecs.cc switches on the
-// type. There are two kinds of types. A row type (f32, f16) stores single rows at any time. A
+// type. There are two kinds of types. A row type (f32, f16, bf16) stores single rows at any time. A
 // sealed type encodes a full tile at once, so that tokens can share scales; until then the cache
 // keeps the tile in the sealed type's open type, a row type. A new type is kernels/kv_x.{h,cc}, a
 // KvDType and a row in codecs.cc.
@@ -44,13 +44,8 @@ struct KvCodec {
   void (*seal_values)(std::byte* tile, const KvTileShape& shape, const float* values,
                       int64_t stride) = nullptr;
 
-  // Sealed types, else null, for tiles of kernels::kKvTileTokens tokens: codes widened to 16 bits
-  // in pairs, for kernels/attention_tile_int16.h. Keys are centre [head_dim] + scales [tokens] *
-  // out; values are 2^log2_scales [tokens] * out.
-  void (*unpack_keys)(const std::byte* tile, const KvTileShape& shape, int16_t* out, float* scales,
-                      float* centre) = nullptr;
-  void (*unpack_values)(const std::byte* tile, const KvTileShape& shape, int64_t cols, int16_t* out,
-                        float* log2_scales) = nullptr;
+  // Bits of the codes of types that are laid out as kernels/kv_codes.h has it, else 0.
+  int code_bits = 0;
 
   bool is_row_type() const { return store_keys != nullptr; }
 };

@@ -3,9 +3,10 @@
 #include <string>
 
 #include "base/check.h"
+#include "kernels/kv_bf16.h"
+#include "kernels/kv_codes.h"
 #include "kernels/kv_f16.h"
 #include "kernels/kv_f32.h"
-#include "kernels/kv_int8.h"
 #include "kv/codec.h"
 
 namespace lode {
@@ -13,7 +14,27 @@ namespace {
 
 using namespace kernels;  // NOLINT(google-build-using-namespace): the table below is all there is.
 
-constexpr std::array<KvCodec, 3> kCodecs = {{
+// A type of codes as a row of the table.
+template <int kBits>
+constexpr KvCodec CodeType(KvDType dtype, std::string_view name) {
+  return {
+      .dtype = dtype,
+      .name = name,
+      .open_dtype = KvDType::kF16,
+      .key_tile_bytes = [](const KvTileShape& shape) { return KeyCodeBytes(kBits, shape); },
+      .value_tile_bytes = [](const KvTileShape& shape) { return ValueCodeBytes(kBits, shape); },
+      .decode_keys = [](const std::byte* tile, const KvTileShape& shape,
+                        float* out) { DecodeKeyCodes(kBits, shape, tile, out); },
+      .decode_values = [](const std::byte* tile, const KvTileShape& shape, float* out,
+                          int64_t stride) { DecodeValueCodes(kBits, shape, tile, out, stride); },
+      .seal_keys = [](std::byte* tile, const KvTileShape& shape,
+                      const float* keys) { EncodeKeyCodes(kBits, shape, keys, tile); },
+      .seal_values = [](std::byte* tile, const KvTileShape& shape, const float* values,
+                        int64_t stride) { EncodeValueCodes(kBits, shape, values, stride, tile); },
+      .code_bits = kBits};
+}
+
+constexpr std::array<KvCodec, 6> kCodecs = {{
     {.dtype = KvDType::kF32,
      .name = "f32",
      .open_dtype = KvDType::kF32,
@@ -32,17 +53,18 @@ constexpr std::array<KvCodec, 3> kCodecs = {{
      .decode_values = F16DecodeValues,
      .store_keys = F16StoreKeys,
      .store_values = F16StoreValues},
-    {.dtype = KvDType::kInt8,
-     .name = "int8",
-     .open_dtype = KvDType::kF16,
-     .key_tile_bytes = Int8KeyTileBytes,
-     .value_tile_bytes = Int8ValueTileBytes,
-     .decode_keys = Int8DecodeKeys,
-     .decode_values = Int8DecodeValues,
-     .seal_keys = Int8SealKeys,
-     .seal_values = Int8SealValues,
-     .unpack_keys = Int8UnpackKeys,
-     .unpack_values = Int8UnpackValues},
+    {.dtype = KvDType::kBf16,
+     .name = "bf16",
+     .open_dtype = KvDType::kBf16,
+     .key_tile_bytes = Bf16KeyTileBytes,
+     .value_tile_bytes = Bf16ValueTileBytes,
+     .decode_keys = Bf16DecodeKeys,
+     .decode_values = Bf16DecodeValues,
+     .store_keys = Bf16StoreKeys,
+     .store_values = Bf16StoreValues},
+    CodeType<8>(KvDType::kInt8, "int8"),
+    CodeType<6>(KvDType::kInt6, "int6"),
+    CodeType<4>(KvDType::kInt4, "int4"),
 }};
 
 }  // namespace

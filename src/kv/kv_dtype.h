@@ -11,9 +11,10 @@
 
 namespace lode {
 
-// kF32 is for verification (it adds no error of its own), kF16 the default, kInt8 the fast one.
-enum class KvDType : uint8_t { kF32, kF16, kInt8 };
-std::string_view KvDTypeName(KvDType dtype);          // "f32", "f16", "int8"
+// kF32 is for verification (it adds no error of its own), kF16 the default; the integer types trade
+// error for memory and are faster (docs/kv.md).
+enum class KvDType : uint8_t { kF32, kF16, kBf16, kInt8, kInt6, kInt4 };
+std::string_view KvDTypeName(KvDType dtype);          // "f32", "f16", "bf16", "int8", ...
 Result<KvDType> ParseKvDType(std::string_view name);  // InvalidArgument lists the known names
 
 // The types of keys and of values. One type alone stands for both.

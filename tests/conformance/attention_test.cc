@@ -7,12 +7,14 @@
 //   f32, f16  f32 rounding: a score of size s is off by about s * sqrt(head_dim) * 2^-24, and a
 //             weight the same relatively; with |s| <= 30 that is 2e-5. Sums over n keys add
 //             sqrt(n) * 2^-24 at random.
-//   int8      integer products: a query component is off by up to 2^-20 of the row's sum of
-//             magnitudes, a score of standard deviation 2 with it by some 1e-4, and so are the
-//             weights; a weight itself by up to 2^-16 of its block's largest.
+//   int8 to int4  integer products: a query component times its key's scale is off by up to 2^-16
+//             of the row's largest, a score of standard deviation 2 with it by some 1e-4, and so
+//             are the weights; a weight itself by up to 2^-16 of its step's largest. What the
+//             largest is depends on how the keys are cut, so two cuts differ by as much.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -29,18 +31,25 @@ namespace {
 
 constexpr double kTolerance = 1e-4;
 constexpr double kIntegerTolerance = 4e-4;
-// Two ways to cut the same sum differ by rounding only.
+// Two ways to cut the same sum in f32 differ by rounding only.
 constexpr double kChunkTolerance = 1e-5;
 
-double ToleranceOf(KvDType dtype) {
-  return dtype == KvDType::kInt8 ? kIntegerTolerance : kTolerance;
+bool HasCodes(KvDType dtype) {
+  return dtype == KvDType::kInt8 || dtype == KvDType::kInt6 || dtype == KvDType::kInt4;
 }
+
+double ToleranceOf(KvDType dtype) {
+  return HasCodes(dtype) ? kIntegerTolerance : kTolerance;
+}
+
+constexpr std::array kAllTypes = {KvDType::kF32,  KvDType::kF16,  KvDType::kBf16,
+                                  KvDType::kInt8, KvDType::kInt6, KvDType::kInt4};
 
 struct Case {
   int32_t num_heads = 4;
   int32_t num_kv_heads = 2;
   int32_t head_dim = 64;
-  KvDType dtype = KvDType::kF16;
+  KvDTypes dtype = KvDType::kF16;
   int64_t length = 100;  // tokens in the sequence
   int64_t window = 0;
   float value_bias = 0;
@@ -147,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(All, AttentionTest, testing::ValuesIn(TestedNames()),
                          [](const auto& test) { return test.param; });
 
 TEST_P(AttentionTest, LengthsAroundEveryBorder) {
-  for (const KvDType dtype : {KvDType::kF32, KvDType::kF16, KvDType::kInt8}) {
+  for (const KvDType dtype : kAllTypes) {
     for (const int64_t length : {1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 511, 512, 513, 545,
                                  1023, 1024, 1025, 1200}) {
       Fixture f({.dtype = dtype, .length = length}, static_cast<uint32_t>(length));
@@ -165,7 +174,7 @@ TEST_P(AttentionTest, LengthsAroundEveryBorder) {
 }
 
 TEST_P(AttentionTest, HeadShapes) {
-  for (const KvDType dtype : {KvDType::kF16, KvDType::kInt8}) {
+  for (const KvDType dtype : {KvDType::kF16, KvDType::kInt8, KvDType::kInt6, KvDType::kInt4}) {
     for (const auto& [heads, kv_heads, head_dim] :
          std::vector<std::tuple<int32_t, int32_t, int32_t>>{{14, 2, 64},
                                                             {4, 1, 256},
@@ -191,6 +200,21 @@ TEST_P(AttentionTest, HeadShapes) {
   }
 }
 
+TEST_P(AttentionTest, TypesOfKeysAndValues) {
+  for (const KvDType key : kAllTypes) {
+    for (const KvDType value : kAllTypes) {
+      const KvDTypes dtypes(key, value);
+      Fixture f({.num_heads = 14, .dtype = dtypes, .length = 300}, 12);
+      const double tolerance = std::max(ToleranceOf(key), ToleranceOf(value));
+      EXPECT_LE(RelativeError(f.Run(GetParam(), 200, 100, 100), f.Run("eager", 200, 100, 100)),
+                tolerance)
+          << KvDTypesName(dtypes);
+      EXPECT_LE(RelativeError(f.Run(GetParam(), 299, 1, 1), f.Run("eager", 299, 1, 1)), tolerance)
+          << KvDTypesName(dtypes);
+    }
+  }
+}
+
 TEST_P(AttentionTest, SlidingWindows) {
   for (const int64_t window : {1, 2, 31, 32, 33, 100, 512, 699, 700, 5000}) {
     Fixture f({.length = 700, .window = window}, static_cast<uint32_t>(window));
@@ -203,12 +227,13 @@ TEST_P(AttentionTest, SlidingWindows) {
 }
 
 TEST_P(AttentionTest, PrefillEqualsChunksAndSteps) {
-  for (const KvDType dtype : {KvDType::kF32, KvDType::kF16, KvDType::kInt8}) {
+  for (const KvDType dtype : kAllTypes) {
     for (const int64_t window : {0, 77}) {
       Fixture f({.num_heads = 14, .dtype = dtype, .length = 560, .window = window}, 9);
       const std::vector<float> whole = f.Run(GetParam(), 0, 560, 560);
       for (const int64_t chunk : {1, 7, 100, 513}) {
-        EXPECT_LE(RelativeError(f.Run(GetParam(), 0, 560, chunk), whole), kChunkTolerance)
+        EXPECT_LE(RelativeError(f.Run(GetParam(), 0, 560, chunk), whole),
+                  HasCodes(dtype) ? kIntegerTolerance : kChunkTolerance)
             << chunk << " window " << window << " " << KvDTypeName(dtype);
       }
     }
@@ -222,16 +247,16 @@ TEST_P(AttentionTest, RandomShapes) {
     Case c = {.num_heads = kv_heads * static_cast<int32_t>(1 + generator() % 9),
               .num_kv_heads = kv_heads,
               .head_dim = 8 * static_cast<int32_t>(1 + generator() % 20),
-              .dtype = static_cast<KvDType>(generator() % 3),
+              .dtype = kAllTypes[generator() % kAllTypes.size()],
               .length = 1 + static_cast<int64_t>(generator() % 1500),
               .window = generator() % 2 == 0 ? 0 : 1 + static_cast<int64_t>(generator() % 1500)};
     const int64_t n = 1 + static_cast<int64_t>(generator() % std::min<uint64_t>(c.length, 90));
     Fixture f(c, generator());
     EXPECT_LE(
         RelativeError(f.Run(GetParam(), c.length - n, n, n), f.Run("eager", c.length - n, n, n)),
-        ToleranceOf(c.dtype))
+        ToleranceOf(c.dtype.key))
         << c.num_heads << "/" << kv_heads << " x " << c.head_dim << ", " << n << " of " << c.length
-        << " tokens, window " << c.window << ", " << KvDTypeName(c.dtype);
+        << " tokens, window " << c.window << ", " << KvDTypesName(c.dtype);
   }
 }
 
@@ -248,17 +273,15 @@ TEST_P(AttentionTest, ThreadsDoNotMatter) {
 }
 
 TEST_P(AttentionTest, EveryTarget) {
-  Fixture f({.num_heads = 14, .length = 700}, 4);
-  Fixture g({.num_heads = 14, .dtype = KvDType::kInt8, .length = 700}, 4);
-  const std::vector<float> truth_f = f.Run("eager", 600, 100, 100);
-  const std::vector<float> truth_g = g.Run("eager", 600, 100, 100);
-  for (const kernels::Target target : kernels::SupportedTargets()) {
-    const kernels::ScopedTarget pinned(target);
-    for (const int64_t chunk : {1, 100}) {
-      EXPECT_LE(RelativeError(f.Run(GetParam(), 600, 100, chunk), truth_f), kTolerance)
-          << kernels::TargetName(target);
-      EXPECT_LE(RelativeError(g.Run(GetParam(), 600, 100, chunk), truth_g), kIntegerTolerance)
-          << kernels::TargetName(target);
+  for (const KvDType dtype : kAllTypes) {
+    Fixture f({.num_heads = 14, .dtype = dtype, .length = 700}, 4);
+    const std::vector<float> truth = f.Run("eager", 600, 100, 100);
+    for (const kernels::Target target : kernels::SupportedTargets()) {
+      const kernels::ScopedTarget pinned(target);
+      for (const int64_t chunk : {1, 100}) {
+        EXPECT_LE(RelativeError(f.Run(GetParam(), 600, 100, chunk), truth), ToleranceOf(dtype))
+            << kernels::TargetName(target) << " " << KvDTypeName(dtype);
+      }
     }
   }
 }
@@ -277,7 +300,7 @@ TEST_P(AttentionTest, LongContextWithBiasedValues) {
     for (const int64_t n : {1, 40}) {
       EXPECT_LE(
           RelativeError(f.Run(GetParam(), kLength - n, n, n), f.Run("eager", kLength - n, n, n)),
-          1e-4)
+          ToleranceOf(dtype))
           << n << " " << KvDTypeName(dtype);
     }
   }

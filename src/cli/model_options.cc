@@ -43,7 +43,8 @@ void ModelOptions::AddTo(Args& args) {
   args.Int("-c, --context, --max-model-len", "N", &context, {.min = 0, .max = int64_t{1} << 30},
            "Tokens of context; 0: as many as the model was trained for.");
   args.Text("--kv-cache-dtype", "TYPE", &kv_dtype,
-            "How keys and values are stored: f32, f16, int8, or two of them as int8,f16.");
+            "How keys and values are stored: f32, f16, bf16, int8, int6, int4, two as int8,int4, "
+            "or auto.");
   args.Text("--attention", "NAME", &attention, "flash, or eager (slow, the reference).");
   args.Text("--activations", "TYPE", &activations,
             "Inputs of matrix products: int8, or f32 (slower, exact).");
@@ -55,7 +56,10 @@ void ModelOptions::AddTo(Args& args) {
 Result<EngineOptions> ModelOptions::Resolve() const {
   EngineOptions options;
   LODE_ASSIGN_OR_RETURN(options.model_path, ResolveModel(model));
-  LODE_ASSIGN_OR_RETURN(options.kv_dtypes, ParseKvDTypes(kv_dtype));
+  options.choose_kv_dtypes = kv_dtype == "auto";
+  if (!options.choose_kv_dtypes) {
+    LODE_ASSIGN_OR_RETURN(options.kv_dtypes, ParseKvDTypes(kv_dtype));
+  }
   if (activations != "int8" && activations != "f32") {
     return InvalidArgumentError("--activations: expected int8 or f32, found '" + activations + "'");
   }
@@ -78,6 +82,9 @@ Result<std::unique_ptr<Engine>> LoadEngine(Console& console, const ModelOptions&
   }
   const Stopwatch stopwatch;
   auto engine = Engine::Load(engine_options);
+  if (engine.ok() && !(*engine)->kv_choice_reason().empty()) {
+    console.Err((*engine)->kv_choice_reason() + "\n");
+  }
   if (engine.ok() && options.verbose) {
     console.Err("loaded " + engine_options.model_path + " in " +
                 FormatFixed(stopwatch.Seconds(), 2) + " s\n");

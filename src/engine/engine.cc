@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/topology.h"
+#include "engine/kv_choice.h"
 #include "engine/stop_filter.h"
 
 namespace lode {
@@ -46,6 +47,7 @@ struct Engine::Impl {
   std::unique_ptr<Model> model;
   std::unique_ptr<Attention> attention;
   std::unique_ptr<KvCache> cache;
+  std::string kv_choice_reason;
   SequenceId sequence = 0;
   std::vector<TokenId> cached;  // token ids whose keys and values the cache holds, in order
   std::vector<float> logits;
@@ -125,8 +127,16 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   kv_options.num_layers = static_cast<int32_t>(config.num_layers);
   kv_options.num_kv_heads = static_cast<int32_t>(config.num_kv_heads);
   kv_options.head_dim = static_cast<int32_t>(config.head_dim);
-  kv_options.dtypes = options.kv_dtypes;
   kv_options.max_tokens = impl->options.context_len;
+  if (options.choose_kv_dtypes) {
+    KvTestBench bench = {*impl->model, *impl->attention, *impl->pool, kv_options};
+    LODE_ASSIGN_OR_RETURN(KvChoice choice,
+                          ChooseKvDTypes(bench, *impl->tokenizer, impl->options.context_len,
+                                         options.kv_budget_bytes));
+    impl->options.kv_dtypes = choice.dtypes;
+    impl->kv_choice_reason = std::move(choice.reason);
+  }
+  kv_options.dtypes = impl->options.kv_dtypes;
   LODE_ASSIGN_OR_RETURN(impl->cache, KvCache::Create(kv_options));
   LODE_ASSIGN_OR_RETURN(impl->sequence, impl->cache->AddSequence());
   impl->logits.resize(config.vocab_size);
@@ -283,6 +293,9 @@ const KvCache& Engine::cache() const {
 }
 const EngineOptions& Engine::options() const {
   return impl_->options;
+}
+const std::string& Engine::kv_choice_reason() const {
+  return impl_->kv_choice_reason;
 }
 int64_t Engine::cached_length() const {
   return impl_->cached_length();

@@ -28,6 +28,8 @@ struct EngineOptions {
   int32_t num_threads = 0;  // 0: floor(min(cgroup quota, affinity)), at least 1
   int64_t context_len = 0;  // 0: the model's own
   KvDTypes kv_dtypes = KvDType::kF16;
+  bool choose_kv_dtypes = false;    // measure which kv_dtypes suit the model (kv_choice.h)
+  int64_t kv_budget_bytes = 0;      // that the choice must hold the context in; 0: any
   std::string attention = "flash";  // decode and prefill
   kernels::ActivationType activations = kernels::ActivationType::kInt8;
   int64_t prefill_chunk = 512;      // tokens per prefill step
@@ -97,6 +99,8 @@ class Engine {
   const KvCache& cache() const;
   const EngineOptions& options() const;  // with defaults resolved
   int64_t cached_length() const;
+  // What choose_kv_dtypes led to and why, one line; empty without it.
+  const std::string& kv_choice_reason() const;
 
  private:
   struct Impl;

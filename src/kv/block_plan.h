@@ -29,6 +29,7 @@ class BlockPlan {
   static constexpr int64_t kMaxBlockTokens = 128;
   static constexpr int64_t kMaxTileTokens = 32;
   static constexpr int64_t kDefaultBlockSize = 32;
+  static constexpr int kNumZones = 3;
 
   // InvalidArgument unless block_size is 8, 16, 32, 64 or 128.
   static Result<BlockPlan> Create(int64_t block_size) {
@@ -69,6 +70,11 @@ class BlockPlan {
   // Blocks that positions [0, length) fill.
   int64_t NumFullBlocks(int64_t length) const { return IndexOf(length); }
 
+  // Blocks [FirstIndexOfZone(zone), FirstIndexOfZone(zone + 1)) have one size, in kNumZones zones.
+  int64_t FirstIndexOfZone(int zone) const {
+    return zones_[static_cast<size_t>(zone)].block.first_index;
+  }
+
   // Tiles.
   int64_t TileOf(int64_t position) const { return Index(&Zone::tile, position); }
   int64_t FirstPositionOfTile(int64_t tile) const { return First(&Zone::tile, tile); }
@@ -91,9 +97,9 @@ class BlockPlan {
     Run tile;
     friend bool operator==(const Zone&, const Zone&) = default;
   };
-  static constexpr std::array<int64_t, 3> kFirstPositions = {0, 128, 1152};
+  static constexpr std::array<int64_t, kNumZones> kFirstPositions = {0, 128, 1152};
 
-  void SetSizes(const std::array<int64_t, 3>& block_tokens) {
+  void SetSizes(const std::array<int64_t, kNumZones>& block_tokens) {
     for (size_t i = 0; i < zones_.size(); ++i) {
       Zone& zone = zones_[i];
       zone.first_position = kFirstPositions[i];
@@ -130,7 +136,7 @@ class BlockPlan {
     return int64_t{1} << (ZoneOfIndex(unit, index).*unit).log2_tokens;
   }
 
-  std::array<Zone, 3> zones_;
+  std::array<Zone, kNumZones> zones_;
 };
 
 }  // namespace lode

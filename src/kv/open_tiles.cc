@@ -89,4 +89,9 @@ void OpenTiles::Reopen(int32_t layer, int32_t kv_head, const KvTileShape& shape,
               static_cast<size_t>(value_codec_->value_tile_bytes(shape)));
 }
 
+void OpenTiles::CopyFrom(const OpenTiles& other) {
+  LODE_CHECK(bytes() == other.bytes());
+  std::memcpy(storage_.get(), other.storage_.get(), static_cast<size_t>(bytes()));
+}
+
 }  // namespace lode

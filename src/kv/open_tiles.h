@@ -35,6 +35,8 @@ class OpenTiles {
   // Takes a sealed tile back. Precondition: the final codecs are row types.
   void Reopen(int32_t layer, int32_t kv_head, const KvTileShape& shape, const std::byte* keys,
               const std::byte* values);
+  // Precondition: both were made for the same sizes and types.
+  void CopyFrom(const OpenTiles& other);
 
  private:
   struct Free {

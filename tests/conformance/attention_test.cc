@@ -63,7 +63,7 @@ class Fixture {
                                                               .num_kv_heads = c.num_kv_heads,
                                                               .head_dim = c.head_dim,
                                                               .dtypes = c.dtype,
-                                                              .max_tokens = 2 * c.length + 64});
+                                                              .max_tokens = 4 * c.length + 256});
     EXPECT_TRUE(cache.ok()) << cache.status().ToString();
     cache_ = std::move(cache).value();
     // Another sequence grows in turns with ours: our blocks are not neighbours.

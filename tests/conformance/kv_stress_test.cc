@@ -72,6 +72,7 @@ TEST_P(KvStressTest, ErrorIsFlatOverAMillionPositions) {
                                         .num_kv_heads = 1,
                                         .head_dim = kHeadDim,
                                         .dtypes = GetParam(),
+                                        .int4_fallback_threshold = 0,  // int4 to the end
                                         .max_tokens = kLength});
   ASSERT_TRUE(created.ok()) << created.status().ToString();
   KvCache& cache = **created;

@@ -99,6 +99,8 @@ Result<MemoryPlan> PlanMemory(const WeightSource& source, const EngineOptions& o
   kv.head_dim = static_cast<int32_t>(config.head_dim);
   kv.dtypes = options.kv_dtypes;
   kv.max_tokens = context;
+  kv.block_size = options.block_size;
+  kv.int4_fallback_threshold = options.int4_fallback_threshold;
 
   MemoryPlan plan;
   plan.weight_bytes = PackedWeightBytes(source);

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/model_options.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
+#include <string_view>
 #include <vector>
 
 #include "base/log.h"
@@ -50,8 +53,29 @@ void ModelOptions::AddTo(Args& args) {
             "Inputs of matrix products: int8, or f32 (slower, exact).");
   args.Real("--rope-interpolation-factor", "X", &rope_factor,
             "Stretch positions by this factor; 0: as the model says.");
-  args.Flag("-v, --verbose", &verbose, "Say more on standard error.");
+  args.Int("--block-size", "N", &block_size, {},
+           "Tokens of a block of the cache: 8, 16, 32, 64 or 128. Texts begin with smaller ones.");
+  args.Int("--kv-cache-memory-bytes", "N", &kv_memory_bytes, {.min = 0},
+           "Memory for keys and values, of this prompt and of earlier ones; 0: what a full context "
+           "takes.");
+  args.Real("--memory-utilization, --gpu-memory-utilization", "X", &memory_utilization,
+            "Instead: the share of the available memory that model and cache may take, up to 1.");
+  args.Int("--hca-int4-fallback-threshold", "N", &int4_fallback_threshold,
+           {.min = 0, .max = int64_t{1} << 50},
+           "Where int4 is asked for, tokens from this position on are stored in int6; 0: never.");
+  args.Int("--hca-defrag-interval", "SECONDS", &defragment_seconds, {.min = 0, .max = 1 << 30},
+           "Time between two passes that put the cache's blocks in order; 0: never.");
+  args.Text("--log-level", "LEVEL", &log_level,
+            "debug (with the cache's counters after each answer), info, warning or error.");
+  args.Flag("-v, --verbose", &verbose, "Say more on standard error: as --log-level info.");
 }
+
+namespace {
+
+// Names of log levels, least important first, as LogLevel counts them.
+constexpr std::string_view kLogLevels[] = {"debug", "info", "warning", "error"};
+
+}  // namespace
 
 Result<EngineOptions> ModelOptions::Resolve() const {
   EngineOptions options;
@@ -65,6 +89,25 @@ Result<EngineOptions> ModelOptions::Resolve() const {
   }
   options.activations =
       activations == "int8" ? kernels::ActivationType::kInt8 : kernels::ActivationType::kF32;
+  if (std::ranges::find(kLogLevels, log_level) == std::end(kLogLevels)) {
+    return InvalidArgumentError("--log-level: expected debug, info, warning or error, found '" +
+                                log_level + "'");
+  }
+  LODE_RETURN_IF_ERROR(BlockPlan::Create(block_size).status().WithContext("--block-size"));
+  // Written so that NaN is refused.
+  if (!(memory_utilization >= 0.0f && memory_utilization <= 1.0f)) {
+    return InvalidArgumentError("--memory-utilization: expected a share up to 1, found " +
+                                std::to_string(memory_utilization));
+  }
+  if (memory_utilization > 0.0f && kv_memory_bytes > 0) {
+    return InvalidArgumentError(
+        "--memory-utilization and --kv-cache-memory-bytes: expected only one");
+  }
+  options.block_size = block_size;
+  options.kv_memory_bytes = kv_memory_bytes;
+  options.memory_utilization = memory_utilization;
+  options.int4_fallback_threshold = int4_fallback_threshold;
+  options.defragment_seconds = defragment_seconds;
   options.num_threads = static_cast<int32_t>(threads);
   options.context_len = context;
   options.attention = attention;
@@ -73,8 +116,10 @@ Result<EngineOptions> ModelOptions::Resolve() const {
 }
 
 Result<std::unique_ptr<Engine>> LoadEngine(Console& console, const ModelOptions& options) {
-  if (options.verbose) SetLogLevel(LogLevel::kInfo);
   LODE_ASSIGN_OR_RETURN(const EngineOptions engine_options, options.Resolve());
+  const auto level = std::ranges::find(kLogLevels, options.log_level) - std::begin(kLogLevels);
+  SetLogLevel(
+      std::min(static_cast<LogLevel>(level), options.verbose ? LogLevel::kInfo : LogLevel::kError));
   if (engine_options.num_threads == 0) {
     const ThreadBudget budget = UsableThreads();
     // The engine itself says so at the info level.

@@ -26,6 +26,12 @@ struct ModelOptions {
   std::string attention = "flash";
   std::string activations = "int8";
   float rope_factor = 0.0f;
+  int64_t block_size = BlockPlan::kDefaultBlockSize;
+  int64_t kv_memory_bytes = 0;
+  float memory_utilization = 0.0f;
+  int64_t int4_fallback_threshold = 24'576;
+  int64_t defragment_seconds = 300;
+  std::string log_level = "warning";
   bool verbose = false;
 
   // Declares -m, --threads, --context, --kv-cache-dtype, --attention, --activations ...

@@ -22,6 +22,7 @@ struct PlanReport {
   int64_t trained_context = 0;
   KvDTypes kv_dtypes = KvDType::kF16;
   MemoryPlan plan;
+  bool has_budget = false;  // of keys and values, set by the user
   MemoryBudget memory;
   std::vector<int64_t> largest_contexts;  // per kKvDTypes
   int64_t measured_bytes = 0;             // 0: not measured
@@ -53,12 +54,35 @@ Result<int64_t> MeasureResident(Console& console, const ModelOptions& options) {
   return ReadResidentMemory().current_bytes;
 }
 
+// A budget that the user sets is filled by and by with the pages of earlier prompts.
+Status ApplyBudget(const EngineOptions& options, PlanReport& report) {
+  int64_t budget = options.kv_memory_bytes;
+  if (options.memory_utilization > 0.0) {
+    budget = static_cast<int64_t>(options.memory_utilization *
+                                  static_cast<double>(report.memory.available_bytes)) -
+             (report.plan.total_bytes() - report.plan.kv_bytes);
+  }
+  if (options.kv_memory_bytes == 0 && options.memory_utilization == 0.0) return OkStatus();
+  if (budget < report.plan.kv_bytes) {
+    return WithHint(
+        ResourceExhaustedError("a context of " + FormatCount(report.context) + " tokens takes " +
+                               FormatBytes(report.plan.kv_bytes) +
+                               " of keys and values, the budget leaves " +
+                               FormatBytes(std::max<int64_t>(0, budget))),
+        "-c sets the context, --kv-cache-memory-bytes or --memory-utilization the budget");
+  }
+  report.plan.kv_bytes = budget;
+  report.has_budget = true;
+  return OkStatus();
+}
+
 std::string AsText(const PlanReport& report) {
   const MemoryPlan& plan = report.plan;
   std::vector<std::vector<std::string>> rows = {
       {"weights, repacked", FormatBytes(plan.weight_bytes)},
-      {"keys and values, " + FormatCount(report.context) + " tokens in " +
-           std::string(KvDTypesName(report.kv_dtypes)),
+      {report.has_budget ? "keys and values, as the budget says"
+                         : "keys and values, " + FormatCount(report.context) + " tokens in " +
+                               std::string(KvDTypesName(report.kv_dtypes)),
        FormatBytes(plan.kv_bytes)},
       {"activations", FormatBytes(plan.activation_bytes)},
       {"tokenizer", FormatBytes(plan.tokenizer_bytes)},
@@ -145,6 +169,7 @@ Status RunPlan(Console& console, const ArgList& list) {
   report.trained_context = config.context_length;
   report.context = options.context > 0 ? options.context : config.context_length;
   LODE_ASSIGN_OR_RETURN(report.plan, PlanMemory(*source, engine_options));
+  LODE_RETURN_IF_ERROR(ApplyBudget(engine_options, report));
   for (const KvDType dtype : kKvDTypes) {
     EngineOptions other = engine_options;
     other.kv_dtypes = dtype;

@@ -24,6 +24,8 @@ double SecondsSince(Clock::time_point start) {
 
 constexpr int64_t kMaxPrefillChunk = 8192;
 constexpr int64_t kSyntheticChunk = 512;
+// A part of a defragmentation delays the next request by no more than this.
+constexpr double kDefragmentSeconds = 0.05;
 
 Status ValidateOptions(const EngineOptions& options) {
   const auto check = [](const char* name, int64_t value, int64_t min, int64_t max) -> Status {
@@ -33,7 +35,32 @@ Status ValidateOptions(const EngineOptions& options) {
   };
   LODE_RETURN_IF_ERROR(check("threads", options.num_threads, 0, 1024));
   LODE_RETURN_IF_ERROR(check("context", options.context_len, 0, int64_t{1} << 30));
-  return check("prefill_chunk", options.prefill_chunk, 1, kMaxPrefillChunk);
+  LODE_RETURN_IF_ERROR(check("prefill_chunk", options.prefill_chunk, 1, kMaxPrefillChunk));
+  LODE_RETURN_IF_ERROR(BlockPlan::Create(options.block_size).status());
+  LODE_RETURN_IF_ERROR(check("kv_memory_bytes", options.kv_memory_bytes, 0, int64_t{1} << 60));
+  LODE_RETURN_IF_ERROR(
+      check("int4_fallback_threshold", options.int4_fallback_threshold, 0, int64_t{1} << 50));
+  LODE_RETURN_IF_ERROR(
+      check("defragment_seconds", options.defragment_seconds, 0, int64_t{1} << 31));
+  if (options.memory_utilization >= 0.0 && options.memory_utilization <= 1.0) return OkStatus();
+  return InvalidArgumentError(
+      fmt::format("memory_utilization: expected a share in (0, 1], or 0 for none, found {}",
+                  options.memory_utilization));
+}
+
+// The cache's budget in bytes; 0 when the options leave it to the context's length. `before`:
+// memory before the model was loaded.
+Result<int64_t> KvBudget(const EngineOptions& options, const MemoryBudget& before,
+                         int64_t resident_before) {
+  if (options.kv_memory_bytes > 0) return options.kv_memory_bytes;
+  if (options.memory_utilization == 0.0) return 0;
+  const auto share = static_cast<int64_t>(options.memory_utilization *
+                                          static_cast<double>(before.available_bytes));
+  const int64_t model = ReadResidentMemory().anonymous_bytes - resident_before;
+  if (share > model) return share - model;
+  return ResourceExhaustedError(fmt::format(
+      "memory utilization {}: {} of {} available bytes ({}), but the model alone takes {}",
+      options.memory_utilization, share, before.available_bytes, before.reason, model));
 }
 
 }  // namespace
@@ -85,6 +112,15 @@ struct Engine::Impl {
   Status CheckFits(int64_t prompt_tokens, int64_t new_tokens) const {
     if (prompt_tokens == 0) return InvalidArgumentError("the prompt is empty");
     const int64_t needed = prompt_tokens + new_tokens;
+    const KvCacheOptions& kv = cache->options();
+    const int64_t kv_bytes = KvCache::BytesFor(kv, needed);
+    if (kv.memory_bytes > 0 && kv_bytes > kv.memory_bytes) {
+      return ResourceExhaustedError(
+          fmt::format("the prompt has {} tokens and {} more were asked for: their keys and values "
+                      "take {} bytes, "
+                      "the budget of the cache is {}",
+                      prompt_tokens, new_tokens, kv_bytes, kv.memory_bytes));
+    }
     if (needed <= options.context_len) return OkStatus();
     return ResourceExhaustedError(fmt::format(
         "the prompt has {} tokens and {} more were asked for: {} needed, the context holds {}",
@@ -95,6 +131,18 @@ struct Engine::Impl {
   // afterwards.
   Status Prefill(const GenerateRequest& request, GenerateResult& result);
   Status Decode(const GenerateRequest& request, GenerateResult& result);
+
+  // As Step, and lets later prompts reuse the tokens.
+  Status StepAndPublish(std::span<const TokenId> tokens, float* logits_out,
+                        const std::function<bool()>& keep_going = nullptr) {
+    const int64_t first_position = cached_length();
+    LODE_RETURN_IF_ERROR(Step(tokens, false, logits_out, keep_going));
+    cache->Publish(sequence, first_position, tokens);
+    return OkStatus();
+  }
+  // What is done between requests: now and then a bounded part of a defragmentation, and the log.
+  void Maintain();
+  Clock::time_point defragmented = Clock::now();
 };
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -104,6 +152,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   LODE_RETURN_IF_ERROR(ValidateOptions(options));
   auto impl = std::make_unique<Impl>();
   impl->options = options;
+  const MemoryBudget memory = UsableMemory();
+  const int64_t resident = ReadResidentMemory().anonymous_bytes;
   LODE_ASSIGN_OR_RETURN(impl->attention, CreateAttention(options.attention));
   LODE_ASSIGN_OR_RETURN(impl->source, OpenWeights(options.model_path));
   LODE_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(*impl->source));
@@ -128,15 +178,21 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   kv_options.num_kv_heads = static_cast<int32_t>(config.num_kv_heads);
   kv_options.head_dim = static_cast<int32_t>(config.head_dim);
   kv_options.max_tokens = impl->options.context_len;
+  kv_options.block_size = options.block_size;
+  kv_options.int4_fallback_threshold = options.int4_fallback_threshold;
+  LODE_ASSIGN_OR_RETURN(kv_options.memory_bytes, KvBudget(options, memory, resident));
   if (options.choose_kv_dtypes) {
     KvTestBench bench = {*impl->model, *impl->attention, *impl->pool, kv_options};
     LODE_ASSIGN_OR_RETURN(KvChoice choice,
                           ChooseKvDTypes(bench, *impl->tokenizer, impl->options.context_len,
-                                         options.kv_budget_bytes));
+                                         kv_options.memory_bytes));
     impl->options.kv_dtypes = choice.dtypes;
     impl->kv_choice_reason = std::move(choice.reason);
   }
   kv_options.dtypes = impl->options.kv_dtypes;
+  kv_options.fingerprint =
+      fmt::format("{}|{}|{}|{}", options.model_path, config.name, options.rope_linear_factor,
+                  static_cast<int>(options.activations));
   LODE_ASSIGN_OR_RETURN(impl->cache, KvCache::Create(kv_options));
   LODE_ASSIGN_OR_RETURN(impl->sequence, impl->cache->AddSequence());
   impl->logits.resize(config.vocab_size);
@@ -148,10 +204,24 @@ Result<GenerateResult> Engine::Generate(const GenerateRequest& request) {
   LODE_RETURN_IF_ERROR(impl_->CheckFits(static_cast<int64_t>(request.prompt.size()),
                                         std::max<int64_t>(request.max_tokens, 1)));
   GenerateResult result;
-  LODE_RETURN_IF_ERROR(impl_->Prefill(request, result));
-  if (result.finish_reason == FinishReason::kCancelled) return result;
-  LODE_RETURN_IF_ERROR(impl_->Decode(request, result));
+  Status status = impl_->Prefill(request, result);
+  if (status.ok() && result.finish_reason != FinishReason::kCancelled) {
+    status = impl_->Decode(request, result);
+  }
+  impl_->Maintain();
+  LODE_RETURN_IF_ERROR(status);
   return result;
+}
+
+void Engine::Impl::Maintain() {
+  const double since = SecondsSince(defragmented);
+  if (options.defragment_seconds > 0 && since >= static_cast<double>(options.defragment_seconds)) {
+    const auto start = Clock::now();
+    const auto result = cache->Defragment([&] { return SecondsSince(start) > kDefragmentSeconds; });
+    // What was not finished goes on after the next request.
+    if (result.finished) defragmented = Clock::now();
+  }
+  LogDebug(cache->stats().LogLine());
 }
 
 Status Engine::Impl::Prefill(const GenerateRequest& request, GenerateResult& result) {
@@ -160,15 +230,18 @@ Status Engine::Impl::Prefill(const GenerateRequest& request, GenerateResult& res
   const auto shared = std::mismatch(cached.begin(), cached.end(), prompt.begin(), prompt.end());
   // The last prompt token is always run: its logits are needed.
   const int64_t total = static_cast<int64_t>(prompt.size());
-  TruncateTo(std::min<int64_t>(shared.first - cached.begin(), total - 1));
+  const int64_t own = std::min<int64_t>(shared.first - cached.begin(), total - 1);
+  const auto usable = std::span(prompt).first(static_cast<size_t>(total - 1));
+  const int64_t known = cache->AttachPrefix(sequence, usable, own);
+  cached.assign(prompt.begin(), prompt.begin() + known);
   result.prompt_tokens = total;
   result.cached_tokens = cached_length();
   while (cached_length() < total) {
     const int64_t done = cached_length();
     const int64_t chunk = std::min(options.prefill_chunk, total - done);
     const bool last = done + chunk == total;
-    const Status status = Step(std::span(prompt).subspan(done, chunk), false,
-                               last ? logits.data() : nullptr, request.keep_going);
+    const Status status = StepAndPublish(std::span(prompt).subspan(done, chunk),
+                                         last ? logits.data() : nullptr, request.keep_going);
     if (!status.ok() && status.code() != StatusCode::kCancelled) return status;
     if (!status.ok() || (request.on_prefill && !request.on_prefill(done + chunk, total))) {
       result.finish_reason = FinishReason::kCancelled;
@@ -213,7 +286,7 @@ Status Engine::Impl::Decode(const GenerateRequest& request, GenerateResult& resu
       result.finish_reason = FinishReason::kStop;
       break;
     }
-    if (generated + 1 < limit) LODE_RETURN_IF_ERROR(Step({&token.id, 1}, false, logits.data()));
+    if (generated + 1 < limit) LODE_RETURN_IF_ERROR(StepAndPublish({&token.id, 1}, logits.data()));
   }
   if (!filter.stopped() && result.finish_reason != FinishReason::kCancelled) {
     emit(filter.Push(detokenizer.Finish()) + filter.Finish());
@@ -245,6 +318,7 @@ Status Engine::Evaluate(
 
 void Engine::ResetCache() {
   impl_->TruncateTo(0);
+  impl_->cache->DropCached();
 }
 
 Status Engine::Append(const std::vector<TokenId>& tokens) {

@@ -29,11 +29,17 @@ struct EngineOptions {
   int64_t context_len = 0;  // 0: the model's own
   KvDTypes kv_dtypes = KvDType::kF16;
   bool choose_kv_dtypes = false;    // measure which kv_dtypes suit the model (kv_choice.h)
-  int64_t kv_budget_bytes = 0;      // that the choice must hold the context in; 0: any
   std::string attention = "flash";  // decode and prefill
   kernels::ActivationType activations = kernels::ActivationType::kInt8;
-  int64_t prefill_chunk = 512;      // tokens per prefill step
-  double rope_linear_factor = 0.0;  // 0: as the model says (rope_interpolation_factor)
+  int64_t prefill_chunk = 512;                        // tokens per prefill step
+  int64_t block_size = BlockPlan::kDefaultBlockSize;  // of the cache
+  // What the cache may take: bytes, or a share of the memory that is available before the model is
+  // loaded, less what the model takes. Both 0: what a full context takes.
+  int64_t kv_memory_bytes = 0;
+  double memory_utilization = 0.0;
+  int64_t int4_fallback_threshold = 24'576;  // KvCacheOptions
+  int64_t defragment_seconds = 300;          // at least so long between two passes; 0: never
+  double rope_linear_factor = 0.0;           // 0: as the model says (rope_interpolation_factor)
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled };
@@ -72,8 +78,9 @@ class Engine {
   static Result<std::unique_ptr<Engine>> Load(const EngineOptions& options);
   ~Engine();
 
-  // Runs one request. The cache keeps the sequence, so a next prompt that starts with the same
-  // tokens (a chat's next turn) only prefills what is new. ResourceExhausted: the prompt does not
+  // Runs one request. The cache keeps this sequence and, while there is room, the full blocks of
+  // earlier ones: a prompt that begins like any of them only prefills what is new.
+  // ResourceExhausted: the prompt does not
   // fit, with needed and available; nothing is ever cut silently. Temperature 0 gives the same
   // tokens whatever the number of threads.
   Result<GenerateResult> Generate(const GenerateRequest& request);

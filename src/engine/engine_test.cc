@@ -81,6 +81,76 @@ TEST(EngineTest, AnEditedPromptReusesTheCommonPart) {
   EXPECT_EQ(again->token_ids, fresh->token_ids);
 }
 
+// Case B32: not only the last prompt is remembered.
+TEST(EngineTest, AnOlderPromptIsReused) {
+  for (const KvDType dtype : {KvDType::kF16, KvDType::kInt8}) {
+    EngineOptions options;
+    options.kv_dtypes = dtype;
+    auto engine = LoadTiny(options);
+    const std::vector<TokenId> older = Tokens(200, 200), other = Tokens(90, 200, 5);
+    ASSERT_TRUE(engine->Generate(Request(older, 4)).ok());
+    ASSERT_TRUE(engine->Generate(Request(other, 4)).ok());
+    // The same again, then edited near its end and in its middle.
+    for (const size_t edit : {older.size(), older.size() - 20, older.size() / 2}) {
+      std::vector<TokenId> prompt = older;
+      for (size_t i = edit; i < prompt.size(); ++i) prompt[i] = (prompt[i] + 1) % 200;
+      auto result = engine->Generate(Request(prompt, 10));
+      ASSERT_TRUE(result.ok());
+      EXPECT_GE(result->cached_tokens + 16, static_cast<int64_t>(edit)) << edit;
+      EXPECT_LT(result->cached_tokens, 200);
+      auto fresh = LoadTiny(options)->Generate(Request(prompt, 10));
+      ASSERT_TRUE(fresh.ok());
+      EXPECT_EQ(result->token_ids, fresh->token_ids) << edit;
+      ASSERT_TRUE(engine->Generate(Request(other, 4)).ok());
+    }
+    const KvCacheStats stats = engine->cache().stats();
+    EXPECT_EQ(stats.prefix.lookups, 8);
+    EXPECT_GT(stats.hit_rate(), 0.4);
+    EXPECT_TRUE(engine->cache().CheckIntegrity().ok());
+  }
+}
+
+// Case B52: unrelated prompts, one after the other, in a small budget.
+TEST(EngineTest, UnrelatedPromptsStayWithinTheBudget) {
+  EngineOptions options;
+  options.kv_memory_bytes = 400'000;
+  options.defragment_seconds = 1;
+  auto engine = LoadTiny(options);
+  const auto before = engine->Generate(Request(Tokens(100, 200), 5));
+  ASSERT_TRUE(before.ok());
+  for (uint32_t i = 0; i < 200; ++i) {
+    ASSERT_TRUE(engine->Generate(Request(Tokens(300, 200, 100 + i), 2)).ok()) << i;
+    EXPECT_LE(engine->cache().bytes_in_use(), options.kv_memory_bytes);
+  }
+  EXPECT_GT(engine->cache().stats().prefix.evicted_pages, 0);
+  const auto after = engine->Generate(Request(Tokens(100, 200), 5));
+  ASSERT_TRUE(after.ok());
+  EXPECT_EQ(after->token_ids, before->token_ids);
+  // What can never fit is refused before anything is computed.
+  const auto refused = engine->Generate(Request(Tokens(3000, 200), 5));
+  EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(refused.status().message().find("400000"), std::string::npos);
+}
+
+TEST(EngineTest, FiveHundredCancelsLeaveTheAccountsAsTheyWere) {
+  EngineOptions options;
+  options.prefill_chunk = 16;
+  auto engine = LoadTiny(options);
+  engine->ResetCache();
+  const int64_t baseline = engine->cache().bytes_in_use();
+  for (uint32_t i = 0; i < 500; ++i) {
+    GenerateRequest request = Request(Tokens(64, 200, i % 7), 8);
+    const int64_t stop_at = 16 * (i % 6);
+    request.on_prefill = [&](int64_t done, int64_t) { return done < stop_at || stop_at == 80; };
+    request.on_text = [](std::string_view) { return false; };
+    ASSERT_TRUE(engine->Generate(request).ok());
+  }
+  EXPECT_TRUE(engine->cache().CheckIntegrity().ok());
+  engine->ResetCache();
+  EXPECT_EQ(engine->cache().bytes_in_use(), baseline);
+  EXPECT_TRUE(engine->cache().CheckIntegrity().ok());
+}
+
 TEST(EngineTest, RefusesWhatDoesNotFitAndGoesOn) {
   EngineOptions options;
   options.context_len = 64;
@@ -202,6 +272,26 @@ TEST(EngineTest, BadOptionsAreNamed) {
   options.prefill_chunk = 0;
   EXPECT_EQ(Engine::Load(options).status().code(), StatusCode::kInvalidArgument);
   options.prefill_chunk = 512;
+  const auto refused = [&](const char* what) {
+    const Status refusal = Engine::Load(options).status();
+    EXPECT_FALSE(refusal.ok());
+    EXPECT_NE(refusal.message().find(what), std::string::npos) << refusal.message();
+  };
+  for (const int64_t size : {0, 12, 256}) {
+    options.block_size = size;
+    refused("8, 16, 32, 64 or 128");
+  }
+  options.block_size = 32;
+  options.kv_memory_bytes = 1000;
+  refused("a budget of 1000 bytes is too small");
+  options.kv_memory_bytes = -1;
+  refused("kv_memory_bytes");
+  options.kv_memory_bytes = 0;
+  options.memory_utilization = 1.5;
+  refused("memory_utilization");
+  options.memory_utilization = 1e-9;
+  refused("the model alone takes");
+  options.memory_utilization = 0.0;
   options.model_path = "tests/data/no-such-model";
   EXPECT_EQ(Engine::Load(options).status().code(), StatusCode::kNotFound);
 }

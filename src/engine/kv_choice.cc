@@ -67,6 +67,7 @@ Result<std::vector<float>> KvTestLogProbs(KvTestBench& bench, KvDTypes dtypes,
   KvCacheOptions options = bench.kv;
   options.dtypes = dtypes;
   options.max_tokens = num_tokens;
+  options.memory_bytes = 0;
   LODE_ASSIGN_OR_RETURN(const std::unique_ptr<KvCache> cache, KvCache::Create(options));
   LODE_ASSIGN_OR_RETURN(const SequenceId sequence, cache->AddSequence());
   LODE_RETURN_IF_ERROR(cache->Extend(sequence, num_tokens));

@@ -16,7 +16,7 @@ std::unique_ptr<Engine> LoadTiny(int64_t budget_bytes) {
   options.model_path = "tests/data/tiny-qwen2";
   options.num_threads = 2;
   options.choose_kv_dtypes = true;
-  options.kv_budget_bytes = budget_bytes;
+  options.kv_memory_bytes = budget_bytes;
   auto engine = Engine::Load(options);
   EXPECT_TRUE(engine.ok()) << engine.status().ToString();
   return std::move(engine).value();

@@ -210,6 +210,9 @@ std::string AsCsv(const std::vector<std::vector<std::string>>& table) {
 }  // namespace
 
 Status RunBench(Console& console, const ArgList& list) {
+  if (!list.empty() && list.front() == "kv") {
+    return RunBenchKv(console, ArgList(list.begin() + 1, list.end()));
+  }
   BenchOptions options;
   Args args("bench", "-m MODEL [OPTIONS]",
             "Times prefill (pp: a prompt of P tokens) and decode (tg: N tokens one by one) with D "
@@ -217,7 +220,8 @@ Status RunBench(Console& console, const ArgList& list) {
             "the cost does not depend on them. Figures are medians over the repeats.",
             "  lode bench -m MODEL\n"
             "  lode bench -m MODEL -p 512 -n 32 -d 0,8K,32K --kv-cache-dtype int8 --machine\n"
-            "  lode bench -m MODEL -p 0 -n 128 -r 3 -o json > result.json\n");
+            "  lode bench -m MODEL -p 0 -n 128 -r 3 -o json > result.json\n"
+            "  lode bench kv                             the cache alone, without a model\n");
   options.model.AddTo(args);
   args.Group("Measurement");
   args.Ints("-p, --n-prompt", "LIST", &options.prefill, {.min = 0, .max = 1 << 24},

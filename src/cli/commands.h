@@ -11,8 +11,10 @@
 namespace lode::cli {
 
 Status RunBench(Console& console, const ArgList& list);
+Status RunBenchKv(Console& console, const ArgList& list);  // bench kv
 Status RunEval(Console& console, const ArgList& list);
 Status RunInspect(Console& console, const ArgList& list);
+Status RunInspectKv(Console& console, const ArgList& list);  // inspect --kv
 Status RunPlan(Console& console, const ArgList& list);
 Status RunPull(Console& console, const ArgList& list);
 Status RunRun(Console& console, const ArgList& list);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `lode inspect`: what a model file holds, from its headers and vocabulary. Text from the file is
 // printed as JSON strings, so a hostile file cannot send control sequences to the terminal.
+#include <algorithm>
 #include <map>
 #include <string>
 #include <string_view>
@@ -195,6 +196,9 @@ std::string AsText(const Console& console, const WeightSource& source, const Sum
 }  // namespace
 
 Status RunInspect(Console& console, const ArgList& list) {
+  if (std::find(list.begin(), list.end(), "--kv") != list.end()) {
+    return RunInspectKv(console, list);
+  }
   std::string model;
   bool as_json = false, only_summary = false;
   Args args("inspect", "FILE [OPTIONS]",
@@ -203,7 +207,8 @@ Status RunInspect(Console& console, const ArgList& list) {
             "  lode inspect model.gguf\n"
             "  lode inspect model-00001-of-00003.gguf    all parts of a split file\n"
             "  lode inspect hugging_face_folder/ --summary\n"
-            "  lode inspect model.gguf --json | jq '.types'\n");
+            "  lode inspect model.gguf --json | jq '.types'\n"
+            "  lode inspect --kv -m MODEL -f FILE        what the cache does in a run\n");
   args.Positional("FILE", &model, true,
                   "A .gguf file, a Hugging Face folder, or a name that `lode pull` has fetched.");
   args.Flag("--summary", &only_summary, "Leave out metadata and tensors.");

@@ -54,6 +54,17 @@ class MistakesTest(unittest.TestCase):
         self.check(["run", "-m", QWEN, "-n", "many", "-p", "x"], 2, "-n: expected an integer")
         self.check(["run", "-m", QWEN, "-p", "x", "--top-p", "2"], 2, "top_p", "found 2")
         self.check(["run", "-m", QWEN, "-p", "x", "--kv-cache-dtype", "int3"], 2, "int3")
+        run = ["run", "-m", QWEN, "-p", "x"]
+        for size in ("0", "12", "256"):
+            self.check(run + ["--block-size", size], 2, "8, 16, 32, 64 or 128", "found " + size)
+        self.check(run + ["--kv-cache-memory-bytes", "1000"], 2, "budget of 1000 bytes", "at least")
+        self.check(run + ["--kv-cache-memory-bytes", "-1"], 2, "--kv-cache-memory-bytes")
+        self.check(run + ["--gpu-memory-utilization", "1.5"], 2, "--memory-utilization")
+        self.check(run + ["--memory-utilization", "nan"], 2, "--memory-utilization")
+        self.check(run + ["--hca-defrag-interval", "-1"], 2, "--hca-defrag-interval")
+        self.check(run + ["--hca-int4-fallback-threshold", "-1"], 2, "--hca-int4-fallback")
+        self.check(run + ["--log-level", "loud"], 2, "loud")
+        self.check(["inspect", "--kv", "-m", QWEN], 2, "-f or -p")
         self.check(["run", "-m", QWEN, "-p", "x", "--attention", "fast"], 2, "fast", "flash")
         self.check(["run", "-m", QWEN, "-p", "x", "--chat", "--no-chat"], 2, "only one")
         self.check(["bench", "-m", QWEN, "-o", "xml"], 2, "xml")
@@ -266,6 +277,31 @@ class MeasuringVerbsTest(unittest.TestCase):
         self.assertIn("pp8", table[2])
         csv = lode("bench", "-m", QWEN, "-p", 8, "-n", 0, "-r", 1, "-o", "csv").stdout
         self.assertTrue(csv.startswith('"model","threads"'))
+
+    def test_cache_counters(self):
+        text = "It was a dark and stormy night; " * 20
+        command = ["inspect", "--kv", "-m", QWEN, "-p", text, "-p", "Call me Ishmael. " * 9,
+                   "-p", text, "-n", 3]
+        report = json.loads(lode(*command, "--json").stdout)
+        self.assertEqual(report["prefix_lookups"], 3)
+        self.assertGreater(report["prefix_blocks_found"], 3)
+        self.assertEqual(report["hash_collisions"], 0)
+        for ratio in ("hca_cache_hit_rate", "hca_fragmentation_rate"):
+            self.assertTrue(0 <= report[ratio] <= 1, report[ratio])
+        self.assertLessEqual(report["block_bytes"], report["budget_bytes"])
+        self.assertIn("hca_cache_hit_rate", lode(*command).stdout)
+        logged = lode("run", "-m", QWEN, "-p", "Hi", "-n", 2, "--log-level", "debug").stderr
+        self.assertIn("hca_cache_stats hit_rate=", logged)
+
+    def test_bench_kv(self):
+        report = json.loads(lode("bench", "kv", "-t", "1,3", "--seconds", "0.05", "-c", 1024,
+                                 "--layers", 2, "--json").stdout)
+        self.assertEqual([row["threads"] for row in report["allocation"]], [1, 3])
+        self.assertGreater(report["allocation"][0]["extends"], 0)
+        calm, ordered = report["simulated_hour"]
+        self.assertGreater(calm["mean_fragmentation"], ordered["mean_fragmentation"])
+        self.assertLess(ordered["after_pass"], 0.05)
+        self.assertIn("adaptive 32", [row["blocks"] for row in report["block_sizes"]])
 
     def test_plan(self):
         report = json.loads(lode("plan", "-m", QWEN, "-c", 1024, "--json").stdout)

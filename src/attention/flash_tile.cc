@@ -52,6 +52,13 @@ bool HasCodes(const KvTile& tile) {
   return tile.key_codec->code_bits != 0 && tile.value_codec->code_bits != 0;
 }
 
+kernels::CodeMatrix KeyCodesOf(const KvTile& tile) {
+  return kernels::KeyCodes(tile.key_codec->code_bits, tile.shape, tile.keys);
+}
+kernels::CodeMatrix ValueCodesOf(const KvTile& tile) {
+  return kernels::ValueCodes(tile.value_codec->code_bits, tile.shape, tile.values);
+}
+
 // The queries times `factor`, [rows, head_dim], in a buffer of scratch.
 float* ScaleQueries(const AttentionInputs& inputs, const FlashShape& shape, const QueryTile& tile,
                     float factor, AlignedBuffer& buffer) {
@@ -150,7 +157,9 @@ class FloatSteps {
   std::vector<KvTile> tiles_;
 };
 
-// Softmax steps in integers (kernels/attention_codes.h).
+// Softmax steps in integers (kernels/attention_codes.h). While the keys of a step are multiplied
+// its values are asked for, and while these are, the keys of the next step: in time, and no more at
+// once than the L1 cache holds.
 class CodeSteps {
  public:
   explicit CodeSteps(const Walk& walk, int64_t key)
@@ -237,19 +246,20 @@ class CodeSteps {
   // Scores of tile i, and what its centre adds to them.
   void MultiplyKeys(int64_t i) {
     const KvTile& tile = tiles_.tile[i];
-    const int bits = tile.key_codec->code_bits;
     float* ratio = channels_ + head_dim_;
     float* shift = ratio + head_dim_;
-    if (i < next_.count) {
-      const KvTile& ahead = next_.tile[i];
-      Prefetch(ahead.keys, ahead.key_codec->key_tile_bytes(ahead.shape));
-    }
-    kernels::KeyRatios(bits, tile.shape, tile.keys, channels_, ratio, shift);
+    kernels::KeyRatios(tile.key_codec->code_bits, tile.shape, tile.keys, channels_, ratio, shift);
     kernels::TileQueries(normal_, rows_, head_dim_, ratio, shift, codes_, offsets_ + i,
                          kernels::kCodeStepTiles);
-    kernels::MultiplyCodes(codes_, rows_, kernels::KeyCodes(bits, tile.shape, tile.keys), 0,
-                           tile.shape.tokens, false, scores_ + tiles_.begin[i],
-                           kernels::kCodeStepKeys);
+    kernels::CodeProduct product = {.a = codes_,
+                                    .rows = rows_,
+                                    .b = KeyCodesOf(tile),
+                                    .num_cols = tile.shape.tokens,
+                                    .c = scores_ + tiles_.begin[i],
+                                    .c_stride = kernels::kCodeStepKeys};
+    product.ahead = ValueCodesOf(tile).codes;
+    Prefetch(tile.values, product.ahead - tile.values);
+    kernels::MultiplyCodes(product);
   }
 
   // The scales of the step's values, made as large as weights may be.
@@ -266,16 +276,24 @@ class CodeSteps {
     const int16_t* weights = step_.weights + group * rows_ * kernels::kCodeRowStride;
     const int64_t first_col = group * tiles_.tile[0].shape.value_group;
     const int64_t num_cols = std::min(head_dim_ - first_col, tiles_.tile[0].shape.value_group);
+    kernels::CodeProduct product = {.rows = rows_,
+                                    .first_col = first_col,
+                                    .num_cols = num_cols,
+                                    .c = products_,
+                                    .c_stride = head_dim_};
     for (int64_t i = 0; i < tiles_.count; ++i) {
-      const KvTile& tile = tiles_.tile[i];
-      if (group == 0 && i < next_.count) {
-        const KvTile& ahead = next_.tile[i];
-        Prefetch(ahead.values, ahead.value_codec->value_tile_bytes(ahead.shape));
+      product.a = weights + tiles_.begin[i];
+      product.b = ValueCodesOf(tiles_.tile[i]);
+      product.accumulate = i > 0;
+      product.ahead = nullptr;
+      if (i < next_.count) {
+        const kernels::CodeMatrix keys = KeyCodesOf(next_.tile[i]);
+        // Each group asks for its share.
+        product.ahead = keys.codes + kernels::CodeMatrixBytes(keys.bits, keys.pairs, keys.cols) *
+                                         first_col / head_dim_;
+        if (group == 0) Prefetch(next_.tile[i].keys, keys.codes - next_.tile[i].keys);
       }
-      kernels::MultiplyCodes(
-          weights + tiles_.begin[i], rows_,
-          kernels::ValueCodes(tile.value_codec->code_bits, tile.shape, tile.values), first_col,
-          num_cols, i > 0, products_, head_dim_);
+      kernels::MultiplyCodes(product);
     }
     kernels::AddProducts(products_, head_dim_, step_, units_[static_cast<size_t>(group)], first_col,
                          num_cols, walk_.state);

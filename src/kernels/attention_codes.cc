@@ -40,18 +40,16 @@ using VF32 = hn::Vec<F32>;
 #if HWY_TARGET == HWY_SCALAR
 
 template <int kBits>
-void MultiplyCodes(const int16_t* HWY_RESTRICT a, int64_t rows, const CodeMatrix& b,
-                   int64_t first_col, int64_t num_cols, bool accumulate, int32_t* HWY_RESTRICT c,
-                   int64_t c_stride) {
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t col = 0; col < num_cols; ++col) {
-      int32_t sum = accumulate ? c[r * c_stride + col] : 0;
-      for (int64_t i = 0; i < 2 * b.pairs; ++i) {
-        sum +=
-            a[r * kCodeRowStride + i] *
-            ScalarCode<kBits>(b.codes, i / 2, 2 * (first_col + col) + i % 2, b.pairs, 2 * b.cols);
+void MultiplyCodes(const CodeProduct& p) {
+  for (int64_t r = 0; r < p.rows; ++r) {
+    for (int64_t col = 0; col < p.num_cols; ++col) {
+      int32_t sum = p.accumulate ? p.c[r * p.c_stride + col] : 0;
+      for (int64_t i = 0; i < 2 * p.b.pairs; ++i) {
+        const int64_t lane = 2 * (p.first_col + col) + i % 2;
+        sum += p.a[r * kCodeRowStride + i] *
+               ScalarCode<kBits>(p.b.codes, i / 2, lane, p.b.pairs, 2 * p.b.cols);
       }
-      c[r * c_stride + col] = sum;
+      p.c[r * p.c_stride + col] = sum;
     }
   }
 }
@@ -86,82 +84,83 @@ HWY_INLINE void AddPair(DI di, const int16_t* HWY_RESTRICT a, const Quad& quad,
   }
 }
 
-// One register block: kRows rows by a vector of columns, from lane 2 * column on.
+// One register block: kRows rows from `row` on by the vector of columns from `col` on. Asks for a
+// line of `ahead` per quad, and moves it on by as many bytes as it reads.
 template <int kBits, int64_t kRows, class DI>
-HWY_INLINE void MultiplyBlock(DI di, const int16_t* HWY_RESTRICT a, const CodeMatrix& b,
-                              int64_t lane, bool accumulate, int32_t* HWY_RESTRICT c,
-                              int64_t c_stride) {
+HWY_INLINE void MultiplyBlock(DI di, const CodeProduct& p, int64_t row, int64_t col,
+                              const std::byte*& ahead) {
   const hn::Repartition<int16_t, DI> dw;
+  constexpr int64_t kQuadBytes = static_cast<int64_t>(hn::MaxLanes(dw)) * kCodeQuad * kBits / 8;
+  const int16_t* HWY_RESTRICT a = p.a + row * kCodeRowStride;
+  int32_t* HWY_RESTRICT c = p.c + row * p.c_stride + col;
+  const int64_t lane = 2 * (p.first_col + col);
   hn::Vec<DI> sum[kRows];
   hn::Vec<DI> odd[kRows];  // used by targets that sum even and odd products apart, else removed
   for (int64_t r = 0; r < kRows; ++r) {
-    sum[r] = accumulate ? hn::LoadU(di, c + r * c_stride) : hn::Zero(di);
+    sum[r] = p.accumulate ? hn::LoadU(di, c + r * p.c_stride) : hn::Zero(di);
     odd[r] = hn::Zero(di);
   }
-  const int64_t num_quads = b.pairs / kCodeQuad;
+  const int64_t num_quads = p.b.pairs / kCodeQuad;
   for (int64_t q = 0; q < num_quads; ++q, a += 2 * kCodeQuad) {
+    __builtin_prefetch(ahead);
+    ahead += kQuadBytes;
     CodeQuad<kBits, decltype(dw)> quad;
-    quad.Load(b.codes, q, lane, b.pairs, 2 * b.cols);
+    quad.Load(p.b.codes, q, lane, p.b.pairs, 2 * p.b.cols);
     AddPair<0, kRows>(di, a, quad, sum, odd);
     AddPair<1, kRows>(di, a, quad, sum, odd);
     AddPair<2, kRows>(di, a, quad, sum, odd);
     AddPair<3, kRows>(di, a, quad, sum, odd);
   }
   for (int64_t r = 0; r < kRows; ++r) {
-    hn::StoreU(hn::RearrangeToOddPlusEven(sum[r], odd[r]), di, c + r * c_stride);
+    hn::StoreU(hn::RearrangeToOddPlusEven(sum[r], odd[r]), di, c + r * p.c_stride);
   }
 }
 
 template <int kBits, int64_t kRows>
-HWY_INLINE void MultiplyRows(const int16_t* HWY_RESTRICT a, const CodeMatrix& b, int64_t first_col,
-                             int64_t num_cols, bool accumulate, int32_t* HWY_RESTRICT c,
-                             int64_t c_stride) {
+HWY_INLINE void MultiplyRows(const CodeProduct& p, int64_t row) {
   const hn::CappedTag<int32_t, 16> di;
   const hn::CappedTag<int32_t, kCodeColumns> di_rest;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(di));
+  // Further rows find their lines asked for.
+  const std::byte* ahead = p.ahead != nullptr && row == 0 ? p.ahead : p.b.codes;
   int64_t col = 0;
-  for (; col + lanes <= num_cols; col += lanes) {
-    MultiplyBlock<kBits, kRows>(di, a, b, 2 * (first_col + col), accumulate, c + col, c_stride);
+  for (; col + lanes <= p.num_cols; col += lanes) {
+    MultiplyBlock<kBits, kRows>(di, p, row, col, ahead);
   }
-  for (; col < num_cols; col += static_cast<int64_t>(hn::Lanes(di_rest))) {
-    MultiplyBlock<kBits, kRows>(di_rest, a, b, 2 * (first_col + col), accumulate, c + col,
-                                c_stride);
+  for (; col < p.num_cols; col += static_cast<int64_t>(hn::Lanes(di_rest))) {
+    MultiplyBlock<kBits, kRows>(di_rest, p, row, col, ahead);
   }
 }
 
 template <int kBits>
-void MultiplyCodes(const int16_t* HWY_RESTRICT a, int64_t rows, const CodeMatrix& b,
-                   int64_t first_col, int64_t num_cols, bool accumulate, int32_t* HWY_RESTRICT c,
-                   int64_t c_stride) {
-  const int64_t blocks = (rows + kMaxRows - 1) / kMaxRows;
+void MultiplyCodes(const CodeProduct& p) {
+  const int64_t blocks = (p.rows + kMaxRows - 1) / kMaxRows;
   for (int64_t block = 0; block < blocks; ++block) {
-    const int64_t row = rows * block / blocks;  // blocks of about equal height
-    const int16_t* x = a + row * kCodeRowStride;
-    int32_t* y = c + row * c_stride;
-    switch (rows * (block + 1) / blocks - row) {
+    const int64_t row = p.rows * block / blocks;  // blocks of about equal height
+    switch (p.rows * (block + 1) / blocks - row) {
       case 1:
-        MultiplyRows<kBits, 1>(x, b, first_col, num_cols, accumulate, y, c_stride);
+        MultiplyRows<kBits, 1>(p, row);
         break;
       case 2:
-        MultiplyRows<kBits, 2>(x, b, first_col, num_cols, accumulate, y, c_stride);
+        MultiplyRows<kBits, 2>(p, row);
         break;
       case 3:
-        MultiplyRows<kBits, 3>(x, b, first_col, num_cols, accumulate, y, c_stride);
+        MultiplyRows<kBits, 3>(p, row);
         break;
       case 4:
-        MultiplyRows<kBits, 4>(x, b, first_col, num_cols, accumulate, y, c_stride);
+        MultiplyRows<kBits, 4>(p, row);
         break;
       case 5:
-        MultiplyRows<kBits, 5>(x, b, first_col, num_cols, accumulate, y, c_stride);
+        MultiplyRows<kBits, 5>(p, row);
         break;
       case 6:
-        MultiplyRows<kBits, 6>(x, b, first_col, num_cols, accumulate, y, c_stride);
+        MultiplyRows<kBits, 6>(p, row);
         break;
       case 7:
-        MultiplyRows<kBits, 7>(x, b, first_col, num_cols, accumulate, y, c_stride);
+        MultiplyRows<kBits, 7>(p, row);
         break;
       default:
-        MultiplyRows<kBits, 8>(x, b, first_col, num_cols, accumulate, y, c_stride);
+        MultiplyRows<kBits, 8>(p, row);
         break;
     }
   }
@@ -169,14 +168,13 @@ void MultiplyCodes(const int16_t* HWY_RESTRICT a, int64_t rows, const CodeMatrix
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
-void MultiplyAnyCodes(const int16_t* a, int64_t rows, const CodeMatrix& b, int64_t first_col,
-                      int64_t num_cols, bool accumulate, int32_t* c, int64_t c_stride) {
-  if (b.bits == 8) {
-    MultiplyCodes<8>(a, rows, b, first_col, num_cols, accumulate, c, c_stride);
-  } else if (b.bits == 6) {
-    MultiplyCodes<6>(a, rows, b, first_col, num_cols, accumulate, c, c_stride);
+void MultiplyAnyCodes(const CodeProduct& product) {
+  if (product.b.bits == 8) {
+    MultiplyCodes<8>(product);
+  } else if (product.b.bits == 6) {
+    MultiplyCodes<6>(product);
   } else {
-    MultiplyCodes<4>(a, rows, b, first_col, num_cols, accumulate, c, c_stride);
+    MultiplyCodes<4>(product);
   }
 }
 
@@ -327,21 +325,26 @@ HWY_INLINE float ScoreRow(int32_t* HWY_RESTRICT row, const CodeStep& step, int64
 }
 
 // Scores of row r to weights, times the scales of values and rounded; returns the weights' sum.
+// kGroups: of components of values, 0 for any number.
+template <int64_t kGroups>
 HWY_INLINE float WeightRow(const int32_t* HWY_RESTRICT row, const CodeStep& step, float max,
                            int64_t r, int64_t rows) {
   const F32 df;
   const I32 di;
   const hn::Rebind<int16_t, F32> dw;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
+  const int64_t num_keys = step.num_keys;
+  const int64_t num_groups = kGroups > 0 ? kGroups : step.num_groups;
+  const float* HWY_RESTRICT value_scales = step.value_scales;
   // A row without keys is all -infinity: its weights must be 0, not NaN.
   const auto largest = hn::Set(df, std::max(max, kLowest));
   int16_t* HWY_RESTRICT weights = step.weights + r * kCodeRowStride;
   auto sum = hn::Zero(df);
-  for (int64_t i = 0; i < step.num_keys; i += lanes) {
+  for (int64_t i = 0; i < num_keys; i += lanes) {
     const auto weight = Exp2(df, hn::Sub(hn::BitCast(df, hn::LoadU(di, row + i)), largest));
     sum = hn::Add(sum, weight);
-    for (int64_t g = 0; g < step.num_groups; ++g) {
-      const auto scaled = hn::Mul(weight, hn::LoadU(df, step.value_scales + g * kCodeStepKeys + i));
+    for (int64_t g = 0; g < num_groups; ++g) {
+      const auto scaled = hn::Mul(weight, hn::LoadU(df, value_scales + g * kCodeStepKeys + i));
       hn::StoreU(RoundToInt16(dw, scaled), dw, weights + g * rows * kCodeRowStride + i);
     }
   }
@@ -360,7 +363,9 @@ void SoftmaxCodes(int32_t* HWY_RESTRICT scores, const CodeStep& step, const Soft
     for (int64_t r = 0; r < rows; ++r)
       max[r] = ScoreRow(block + r * kCodeStepKeys, step, first + r);
     for (int64_t r = 0; r < rows; ++r) {
-      sum[r] = WeightRow(block + r * kCodeStepKeys, step, max[r], first + r, state.rows);
+      const int32_t* row = block + r * kCodeStepKeys;
+      sum[r] = step.num_groups == 1 ? WeightRow<1>(row, step, max[r], first + r, state.rows)
+                                    : WeightRow<0>(row, step, max[r], first + r, state.rows);
     }
     const auto old_max = hn::LoadU(df, state.max + first);
     const auto step_max = hn::Load(df, max);
@@ -409,10 +414,8 @@ HWY_EXPORT(NormalizeValueScales);
 HWY_EXPORT(SoftmaxCodes);
 HWY_EXPORT(AddProducts);
 
-void MultiplyCodes(const int16_t* a, int64_t rows, const CodeMatrix& b, int64_t first_col,
-                   int64_t num_cols, bool accumulate, int32_t* c, int64_t c_stride) {
-  HWY_DYNAMIC_DISPATCH(MultiplyAnyCodes)
-  (a, rows, b, first_col, num_cols, accumulate, c, c_stride);
+void MultiplyCodes(const CodeProduct& product) {
+  HWY_DYNAMIC_DISPATCH(MultiplyAnyCodes)(product);
 }
 
 void NormalizeQueries(const float* queries, int64_t rows, int64_t head_dim, const float* scales,

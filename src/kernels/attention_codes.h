@@ -32,13 +32,25 @@ inline constexpr int64_t kCodeStepTiles = 16;
 // several rows needs one address; not a power of two, whose rows would compete for cache lines.
 inline constexpr int64_t kCodeRowStride = 1024 + 32;
 
-// c = a b, or c += a b when `accumulate`, for columns [first_col, first_col + num_cols) of b, both
-// multiples of kCodeColumns. 32-bit sums, which must not overflow: 2 * pairs <= 512 suffices.
-//   a [rows, 2 * pairs]   row stride kCodeRowStride
-//   c [rows, num_cols]    row stride c_stride
-// Cost: 2 * rows * pairs * num_cols MACs.
-void MultiplyCodes(const int16_t* a, int64_t rows, const CodeMatrix& b, int64_t first_col,
-                   int64_t num_cols, bool accumulate, int32_t* c, int64_t c_stride);
+// A product with codes: c = a b, or c += a b when `accumulate`, for columns [first_col, first_col +
+// num_cols) of b, both multiples of kCodeColumns.
+struct CodeProduct {
+  const int16_t* a = nullptr;  // [rows, 2 * pairs], row stride kCodeRowStride
+  int64_t rows = 0;
+  CodeMatrix b = {};
+  int64_t first_col = 0;
+  int64_t num_cols = 0;
+  bool accumulate = false;
+  int32_t* c = nullptr;  // [rows, num_cols], row stride c_stride
+  int64_t c_stride = 0;
+  // Codes that will be needed soon, as many as those of b: asked for line by line between
+  // multiplications, because many requests at once would hold up the loads of the codes at hand.
+  const std::byte* ahead = nullptr;
+};
+
+// 32-bit sums, which must not overflow: 2 * pairs <= 512 suffices. Cost: 2 * rows * pairs *
+// num_cols MACs.
+void MultiplyCodes(const CodeProduct& product);
 
 // Queries made ready for tiles whose key scales are at most `scales` [head_dim] (positive):
 // normal = query * scales, as a multiple of unit, so that no magnitude exceeds what TileQueries may

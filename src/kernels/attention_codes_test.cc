@@ -66,7 +66,14 @@ TEST_P(AttentionCodesTest, ProductIsExact) {
           const CodeMatrix b = {packed.data(), bits, pairs, cols};
           for (const bool accumulate : {true, false}) {
             c = before;
-            MultiplyCodes(a.data(), rows, b, first, n, accumulate, c.data(), stride);
+            MultiplyCodes({.a = a.data(),
+                           .rows = rows,
+                           .b = b,
+                           .first_col = first,
+                           .num_cols = n,
+                           .accumulate = accumulate,
+                           .c = c.data(),
+                           .c_stride = stride});
             for (int64_t r = 0; r < rows; ++r) {
               for (int64_t col = 0; col < stride; ++col) {
                 const auto at = static_cast<size_t>(r * stride + col);
@@ -137,7 +144,8 @@ TEST_P(AttentionCodesTest, NoSumOverflows) {
     TileQueries(normal.data(), 1, head_dim, ones.data(), ones.data(), codes.data(), offset.data(),
                 1);
     const CodeMatrix b = {reinterpret_cast<const std::byte*>(keys.data()), 8, head_dim / 2, 8};
-    MultiplyCodes(codes.data(), 1, b, 0, 8, false, products.data(), 8);
+    MultiplyCodes(
+        {.a = codes.data(), .rows = 1, .b = b, .num_cols = 8, .c = products.data(), .c_stride = 8});
     const double expected = -3.0 * 128.0 * static_cast<double>(head_dim);
     for (const int32_t x : products) {
       EXPECT_NEAR(x * double{factor[0]}, expected, 1e-4 * std::abs(expected));

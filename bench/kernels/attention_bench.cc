@@ -186,8 +186,8 @@ int Main(int argc, char** argv) {
   std::printf(
       "| work | KV | depth | ms per token | median | GB/s | GMAC/s "
       "|\n|---|---|---|---|---|---|---|\n");
-  for (const std::string_view type : {"f16", "int8", "f32"}) {
-    if (settings.type.empty() ? type != "f32" : type == settings.type) {
+  for (const std::string_view type : {"f16", "int8", "f32", "bf16", "int6", "int4"}) {
+    if (settings.type.empty() ? type == "f16" || type == "int8" : type == settings.type) {
       Run(settings, *model, ParseKvDType(type).value());
     }
   }

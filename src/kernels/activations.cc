@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prepares activations: f32 rows are copied, int8 rows are quantised in blocks of 32 columns
-// (ActivationBlock), equal to ReferencePrepareActivations bit for bit on every target.
+// (ActivationBlock) with outliers apart, equal to ReferencePrepareActivations bit for bit on every
+// target.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/packed_layout.h"
@@ -18,9 +20,8 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
 
-void QuantiseRow(const float* x, int64_t cols, ActivationBlock* out) {
-  ReferencePrepareActivations(DType::kQ8_0, ActivationType::kInt8, x, cols,
-                              reinterpret_cast<std::byte*>(out));
+void QuantiseRow(const float* x, int64_t cols, std::byte* out) {
+  ReferencePrepareActivations(DType::kQ8_0, ActivationType::kInt8, x, cols, out);
 }
 
 #else
@@ -57,11 +58,49 @@ HWY_INLINE void StorePair(hn::Vec<DPairs> sums, int16_t* out) {
   std::memcpy(out, &both, sizeof(both));
 }
 
-HWY_INLINE void QuantiseBlock(const float* x, ActivationBlock* out) {
+// Sum of the squares of a row, in 16 partial sums whatever the vectors.
+HWY_INLINE float SumOfSquares(const float* x, int64_t cols) {
+  const DF df;
+  VF partial[kVectors / 2];
+  for (VF& sums : partial) sums = hn::Zero(df);
+  for (int64_t c = 0; c < cols; c += 16) {
+    for (size_t v = 0; v < kVectors / 2; ++v) {
+      const VF values = hn::LoadU(df, x + c + v * kLanes);
+      partial[v] = hn::Add(partial[v], hn::Mul(values, values));
+    }
+  }
+  float lanes[16];
+  for (size_t v = 0; v < kVectors / 2; ++v) hn::StoreU(partial[v], df, lanes + v * kLanes);
+  float sum = 0;
+  for (float lane : lanes) sum += lane;
+  return sum;
+}
+
+HWY_INLINE void LoadBlock(const float* x, VF (&values)[kVectors]) {
+  for (size_t v = 0; v < kVectors; ++v) values[v] = hn::LoadU(DF(), x + v * kLanes);
+}
+
+// Moves values above the threshold to the outliers and leaves zeros.
+HWY_NOINLINE void TakeOutliers(const float* x, float threshold, int64_t first_column,
+                               OutlierWriter& outliers, VF (&values)[kVectors]) {
+  float rest[kBlockCols];
+  for (int64_t i = 0; i < kBlockCols; ++i) {
+    const bool is_outlier = std::fabs(x[i]) > threshold && outliers.Add(first_column + i, x[i]);
+    rest[i] = is_outlier ? 0.0f : x[i];
+  }
+  LoadBlock(rest, values);
+}
+
+HWY_INLINE void QuantiseBlock(const float* x, float threshold, int64_t first_column,
+                              OutlierWriter& outliers, ActivationBlock* out) {
   const DF df;
   VF values[kVectors];
-  for (size_t v = 0; v < kVectors; ++v) values[v] = hn::LoadU(df, x + v * kLanes);
-  const float max = MaxMagnitude(values);
+  LoadBlock(x, values);
+  float max = MaxMagnitude(values);
+  if (HWY_UNLIKELY(max > threshold)) {
+    TakeOutliers(x, threshold, first_column, outliers, values);
+    max = MaxMagnitude(values);
+  }
   const bool tiny = max < 1e-30f;  // the inverse would overflow
   const VF inverse = hn::Set(df, tiny ? 0.0f : 127.0f / max);
   for (size_t v = 0; v < kVectors; ++v) {
@@ -80,8 +119,13 @@ HWY_INLINE void QuantiseBlock(const float* x, ActivationBlock* out) {
   out->d_sum = out->d * static_cast<float>(sums[0] + sums[1]);
 }
 
-void QuantiseRow(const float* x, int64_t cols, ActivationBlock* out) {
-  for (int64_t b = 0; b < cols / kBlockCols; ++b) QuantiseBlock(x + b * kBlockCols, out + b);
+void QuantiseRow(const float* x, int64_t cols, std::byte* out) {
+  const float threshold = OutlierThreshold(SumOfSquares(x, cols), cols);
+  OutlierWriter outliers(out, cols);
+  auto* blocks = reinterpret_cast<ActivationBlock*>(out);
+  for (int64_t c = 0; c < cols; c += kBlockCols) {
+    QuantiseBlock(x + c, threshold, c, outliers, blocks + c / kBlockCols);
+  }
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR
@@ -104,7 +148,7 @@ void PrepareActivations(DType packed_type, ActivationType type, const float* x, 
     if (f32) {
       std::memcpy(out, x, static_cast<size_t>(cols) * sizeof(float));
     } else {
-      quantise(x, cols, reinterpret_cast<ActivationBlock*>(out));
+      quantise(x, cols, out);
     }
   }
 }

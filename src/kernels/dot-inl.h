@@ -185,6 +185,15 @@ HWY_INLINE Accumulator LoadSubScales(const int8_t* scales) {
 #endif
 }
 
+// The same scales as integers.
+HWY_INLINE VI32 SubScaleIntegers(Accumulator scales) {
+#if LODE_HAS_DOT4
+  return scales;
+#else
+  return hn::ShiftRight<16>(hn::BitCast(DI32(), scales));
+#endif
+}
+
 // The accumulated sum times its row's scale.
 HWY_INLINE VI32 FinishScaled(Accumulator sum, Accumulator scales) {
 #if LODE_HAS_DOT4

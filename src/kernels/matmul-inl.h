@@ -27,10 +27,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "hwy/cache_control.h"
 #include "kernels/dot-inl.h"
+#include "kernels/matmul_outliers-inl.h"
 #include "kernels/matmul_task.h"
 #include "kernels/packed_layout.h"
 #include "kernels/reference.h"
@@ -99,6 +101,9 @@ struct Tile {
   template <size_t S>
   static HWY_INLINE VU8 Codes(Block block, size_t v) {
     return LoadRow(block, S, v);
+  }
+  static HWY_INLINE VU8 CodesAt(Block block, size_t step, size_t v) {
+    return LoadRow(block, step, v);
   }
   static HWY_INLINE VF32 Scale(Block block, size_t v) {
     return hn::BitCast(DF32(), LoadRow(block, 8, v));
@@ -441,6 +446,7 @@ HWY_INLINE void StoreRows(const float* sums, const MatMulTask& task, int64_t gro
 // end, x, x_stride, sums), begin and end in columns.
 template <class F>
 struct Int8Kernel {
+  static constexpr bool kHasOutliers = true;
   static constexpr int64_t kTileCols =
       kTileBytes / kTileBlockBytes<F> / F::kUnit * F::kUnit * kBlockCols;
 
@@ -463,6 +469,15 @@ struct Int8Kernel {
     const std::byte* first = x + begin / kBlockCols * static_cast<int64_t>(sizeof(ActivationBlock));
     DotBlocks<Tile<F>, kTokens>(tile, 0, (end - begin) / kBlockCols, first, x_stride, sums);
   }
+  static HWY_INLINE void AddOutliersInPlace(std::span<const Outlier> outliers,
+                                            const PackedGroups& groups) {
+    AddPackedOutliers<InPlace<F>>(outliers, groups);
+  }
+  static HWY_INLINE std::span<const TokenOutlier> AddOutliers(
+      std::span<const TokenOutlier> outliers, const std::byte* tile, int64_t begin, int64_t end,
+      float* sums) {
+    return AddTileOutliers<Tile<F>>(outliers, tile, begin, end, sums);
+  }
 };
 
 // A tile of f32 columns [begin, end) times kTokens tokens.
@@ -476,6 +491,7 @@ HWY_INLINE void F32Dot(const std::byte* tile, int64_t begin, int64_t end, const 
 // Quantised weights with f32 activations.
 template <class F>
 struct F32Kernel {
+  static constexpr bool kHasOutliers = false;
   static constexpr int64_t kTileCols = 256;
 
   static constexpr int64_t kStepCols = kTileCols;
@@ -504,6 +520,7 @@ struct F32Kernel {
 // Float weights.
 template <class Columns>
 struct FloatKernel {
+  static constexpr bool kHasOutliers = false;
   static constexpr int64_t kTileCols = 256;
 
   static constexpr int64_t kStepCols = kBlockCols;
@@ -539,8 +556,19 @@ struct TileJob {
   int64_t first_token, num_tokens;
   const std::byte* tile;
   int64_t begin, end;
-  float* sums;  // [num_tokens][16]
+  float* sums;                // [num_tokens][16]
+  const float* outlier_sums;  // [num_tokens][16], or null: there are no outliers
 };
+
+// Stores the finished sums of token i of the job.
+HWY_INLINE void StoreToken(const TileJob& job, int64_t i) {
+  float* sums = job.sums + i * kRowGroup;
+  if (job.outlier_sums != nullptr) {
+    const float* outlier_sums = job.outlier_sums + i * kRowGroup;
+    for (int64_t r = 0; r < kRowGroup; ++r) sums[r] += outlier_sums[r];
+  }
+  StoreRows(sums, job.task, job.group, job.first_token + i);
+}
 
 // Does kTokens tokens at a time from *done on, as long as so many are left.
 template <class Kernel, int kTokens>
@@ -561,21 +589,27 @@ HWY_INLINE void DotTokens(const TileJob& job, int64_t* done) {
                                   task.activations + token * task.activation_bytes,
                                   task.activation_bytes, sums);
     if (last) {
-      for (int t = 0; t < kTokens; ++t) StoreRows(sums + t * kRowGroup, task, job.group, token + t);
+      for (int t = 0; t < kTokens; ++t) StoreToken(job, *done + t);
     }
   }
 }
 
-// One row group times tokens [first, first + num_tokens), num_tokens <= kTokenBlock.
+// One row group times tokens [first, first + num_tokens), num_tokens <= kTokenBlock, whose outliers
+// are given.
 template <class Kernel>
 HWY_INLINE void MultiplyGroup(const MatMulTask& task, int64_t group, int64_t first,
-                              int64_t num_tokens) {
+                              int64_t num_tokens, std::span<const TokenOutlier> outliers) {
   const std::byte* weights = task.weights.data + group * task.group_bytes;
   float* sums = reinterpret_cast<float*>(task.scratch + kTileBytes);
+  float* outlier_sums = outliers.empty() ? nullptr : sums + kTokenBlock * kRowGroup;
+  if (!outliers.empty()) std::fill_n(outlier_sums, num_tokens * kRowGroup, 0.0f);
   for (int64_t c = 0; c < task.weights.cols; c += Kernel::kTileCols) {
     const int64_t end = std::min(task.weights.cols, c + Kernel::kTileCols);
     const std::byte* tile = Kernel::Unpack(weights, c, end, task.scratch);
-    const TileJob job{task, group, first, num_tokens, tile, c, end, sums};
+    if constexpr (Kernel::kHasOutliers) {
+      outliers = Kernel::AddOutliers(outliers, tile, c, end, outlier_sums);
+    }
+    const TileJob job{task, group, first, num_tokens, tile, c, end, sums, outlier_sums};
     int64_t done = 0;
     DotTokens<Kernel, kMaxTokens>(job, &done);
     if constexpr (kMaxTokens > 4) DotTokens<Kernel, 4>(job, &done);
@@ -601,15 +635,42 @@ HWY_INLINE void MultiplyStreams(const MatMulTask& task, int64_t first, int64_t s
   for (int s = 0; s < kStreams; ++s) StoreRows(sums[s], task, first + s * stride, 0);
 }
 
+// Adds the outliers of one token to its finished products with row groups [begin, end), at most
+// kOutlierGroups.
+inline constexpr int64_t kOutlierGroups = 16;
+
+template <class Kernel>
+HWY_INLINE void FinishOneToken(const MatMulTask& task, int64_t begin, int64_t end) {
+  if constexpr (Kernel::kHasOutliers) {
+    const std::span<const Outlier> outliers = OutliersOf(task.activations, task.weights.cols);
+    if (outliers.empty()) return;
+    HWY_ALIGN float sums[kOutlierGroups * kRowGroup] = {};
+    Kernel::AddOutliersInPlace(outliers, {task.weights.data + begin * task.group_bytes,
+                                          task.group_bytes, end - begin, sums});
+    const int64_t first_row = begin * kRowGroup;
+    const int64_t rows = std::min(task.weights.rows, end * kRowGroup) - first_row;
+    for (int64_t r = 0; r < rows; ++r) task.out[first_row + r] += sums[r];
+  }
+}
+
 template <class Kernel>
 HWY_INLINE void MultiplyOneToken(const MatMulTask& task) {
   constexpr int kStreams = 2;
   const int64_t length = (task.group_end - task.group_begin) / kStreams;
-  for (int64_t i = 0; i < length; ++i) {
-    MultiplyStreams<Kernel, kStreams>(task, task.group_begin + i, length);
+  // Outliers follow while the weights are still in a cache.
+  for (int64_t i = 0; i < length; i += kOutlierGroups) {
+    const int64_t end = std::min(length, i + kOutlierGroups);
+    for (int64_t j = i; j < end; ++j) {
+      MultiplyStreams<Kernel, kStreams>(task, task.group_begin + j, length);
+    }
+    for (int s = 0; s < kStreams; ++s) {
+      const int64_t first = task.group_begin + s * length;
+      FinishOneToken<Kernel>(task, first + i, first + end);
+    }
   }
   for (int64_t g = task.group_begin + length * kStreams; g < task.group_end; ++g) {
     MultiplyStreams<Kernel, 1>(task, g, 0);
+    FinishOneToken<Kernel>(task, g, g + 1);
   }
 }
 
@@ -619,8 +680,10 @@ HWY_INLINE void RunMatMul(const MatMulTask& task) {
   // A block of tokens is read once per row group: it should stay in L2.
   for (int64_t t = 0; t < task.num_tokens; t += kTokenBlock) {
     const int64_t tokens = std::min(kTokenBlock, task.num_tokens - t);
+    std::span<const TokenOutlier> outliers;
+    if constexpr (Kernel::kHasOutliers) outliers = SortOutliers(task, t, tokens);
     for (int64_t g = task.group_begin; g < task.group_end; ++g) {
-      MultiplyGroup<Kernel>(task, g, t, tokens);
+      MultiplyGroup<Kernel>(task, g, t, tokens, outliers);
     }
   }
 }

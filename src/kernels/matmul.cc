@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/matmul.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "kernels/matmul_task.h"
 #include "kernels/packed_layout.h"
@@ -15,9 +17,8 @@ bool UsesF32(DType packed_type, ActivationType type) {
 }  // namespace
 
 int64_t ActivationRowBytes(DType packed_type, ActivationType type, int64_t cols) {
-  const int64_t bytes = UsesF32(packed_type, type)
-                            ? cols * static_cast<int64_t>(sizeof(float))
-                            : cols / kBlockCols * static_cast<int64_t>(sizeof(ActivationBlock));
+  const int64_t bytes = UsesF32(packed_type, type) ? cols * static_cast<int64_t>(sizeof(float))
+                                                   : QuantisedRowBytes(cols);
   return (bytes + kPackedAlignment - 1) / kPackedAlignment * kPackedAlignment;
 }
 
@@ -25,8 +26,36 @@ bool SameActivationLayout(DType a, DType b) {
   return IsFloatType(a) == IsFloatType(b);
 }
 
-int64_t MatMulScratchBytes(DType /*packed_type*/, int64_t /*cols*/) {
-  return kTileBytes + kSumsBytes;
+int64_t MatMulScratchBytes(DType packed_type, int64_t cols) {
+  return kTileBytes + 2 * kSumsBytes + (IsFloatType(packed_type) ? 0 : SortedOutlierBytes(cols));
+}
+
+int64_t SortedOutlierBytes(int64_t cols) {
+  return (cols + 1) * static_cast<int64_t>(sizeof(int32_t)) +
+         kTokenBlock * MaxOutliers(cols) * static_cast<int64_t>(sizeof(TokenOutlier));
+}
+
+// By counting: one place per column.
+std::span<const TokenOutlier> SortOutliers(const MatMulTask& task, int64_t first,
+                                           int64_t num_tokens) {
+  const int64_t cols = task.weights.cols;
+  const std::byte* rows = task.activations + first * task.activation_bytes;
+  auto* next = reinterpret_cast<int32_t*>(task.scratch + kTileBytes + 2 * kSumsBytes);
+  auto* sorted = reinterpret_cast<TokenOutlier*>(next + cols + 1);
+  std::fill_n(next, cols + 1, 0);
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    for (const Outlier& outlier : OutliersOf(rows + t * task.activation_bytes, cols)) {
+      ++next[outlier.column + 1];
+    }
+  }
+  for (int64_t c = 0; c < cols; ++c) next[c + 1] += next[c];
+  const size_t total = static_cast<size_t>(next[cols]);
+  for (int32_t t = 0; t < num_tokens; ++t) {
+    for (const Outlier& outlier : OutliersOf(rows + t * task.activation_bytes, cols)) {
+      sorted[next[outlier.column]++] = {outlier.column, t, outlier.value};
+    }
+  }
+  return {sorted, total};
 }
 
 void MatMul(const PackedWeights& weights, ActivationType type, const std::byte* activations,

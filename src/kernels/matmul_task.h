@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/matmul.h"
 
@@ -23,10 +24,25 @@ struct MatMulTask {
   std::byte* scratch = nullptr;
 };
 
-// Scratch: a tile of unpacked weights, then the running sums of one token block.
+// Scratch: a tile of unpacked weights, then the running sums of one token block, then those of its
+// outliers, then the outliers themselves, sorted.
 inline constexpr int64_t kTileBytes = 24 * 1024;
 inline constexpr int64_t kTokenBlock = 128;
 inline constexpr int64_t kSumsBytes = kTokenBlock * kRowGroup * sizeof(float);
+
+// An outlier (packed_layout.h) of one token of a block.
+struct TokenOutlier {
+  int32_t column;
+  int32_t token;  // in the block
+  float value;
+};
+
+// Bytes that SortOutliers may write.
+int64_t SortedOutlierBytes(int64_t cols);
+// All outliers of tokens [first, first + num_tokens), num_tokens <= kTokenBlock, in the order of
+// their columns and then of their tokens; in the task's scratch.
+std::span<const TokenOutlier> SortOutliers(const MatMulTask& task, int64_t first,
+                                           int64_t num_tokens);
 
 // matmul_<format>.cc. `f32`: activations are f32, else ActivationBlock. Float weights: always f32.
 void MatMulQ8_0(const MatMulTask& task, bool f32);

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "kernels/dequantize.h"
@@ -36,6 +37,17 @@ std::vector<float> RandomFloats(size_t n, uint32_t seed) {
   std::normal_distribution<float> normal;
   std::vector<float> x(n);
   for (float& v : x) v = normal(rng);
+  return x;
+}
+
+// Random rows of which token t has (t + 3) % 4 outliers: in the first and the last column, and
+// beside the first one.
+std::vector<float> RandomActivations(int64_t tokens, int64_t cols, uint32_t seed) {
+  std::vector<float> x = RandomFloats(static_cast<size_t>(tokens * cols), seed);
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int64_t at[] = {0, cols - 1, (1 + t) % cols};
+    for (int64_t i = 0; i < (t + 3) % 4; ++i) x[static_cast<size_t>(t * cols + at[i])] = 40.0f + t;
+  }
   return x;
 }
 
@@ -183,6 +195,30 @@ TEST_P(EveryPackedType, ReferenceInt8IsWithinHalfAPercentOfDouble) {
   EXPECT_LE(std::sqrt(error / magnitude), 0.01);  // rounding of x to 8 bits: about 0.6 %
 }
 
+// An outlier keeps its own value and does not coarsen its neighbours: without the f32 column the
+// error is six times as large.
+TEST_P(EveryPackedType, OutliersDoNotRaiseTheError) {
+  const int64_t cols = 2048;
+  const Packed m(GetParam(), 16, cols, 34);
+  std::vector<float> x = RandomFloats(static_cast<size_t>(cols), 35);
+  for (int64_t c = 5; c < cols; c += 300) x[static_cast<size_t>(c)] = c % 2 == 0 ? 70.0f : -55.0f;
+  AlignedBytes prepared(ActivationRowBytes(GetParam(), ActivationType::kInt8, cols));
+  PrepareActivations(GetParam(), ActivationType::kInt8, x.data(), cols, 1, cols, prepared.data);
+  const std::vector<float> out =
+      RunMatMul(m.weights, ActivationType::kInt8, prepared.data, 1, false);
+  double error = 0, magnitude = 0;
+  for (size_t r = 0; r < 16; ++r) {
+    double sum = 0;
+    for (size_t c = 0; c < x.size(); ++c) {
+      const double product = static_cast<double>(m.dequantized[r][c]) * x[c];
+      sum += product;
+      if (std::fabs(x[c]) < 10) magnitude += product * product;
+    }
+    error += std::pow(out[r] - sum, 2);
+  }
+  EXPECT_LE(std::sqrt(error / magnitude), 0.01);  // as without outliers
+}
+
 // Products and sums are separate roundings there: close to the reference, not equal.
 bool LacksFusedMultiplyAdd(Target target) {
   return TargetName(target).starts_with("S");
@@ -201,7 +237,7 @@ void ExpectClose(const std::vector<float>& got, const std::vector<float>& want, 
 // On every target but the scalar one, which is the reference itself.
 void ExpectEqualsReference(const Packed& m, ActivationType type, int64_t tokens) {
   const int64_t cols = m.weights.cols;
-  const std::vector<float> x = RandomFloats(static_cast<size_t>(tokens * cols), 17);
+  const std::vector<float> x = RandomActivations(tokens, cols, 17);
   AlignedBytes prepared(tokens * ActivationRowBytes(m.weights.type, type, cols));
   PrepareActivations(m.weights.type, type, x.data(), cols, tokens, cols, prepared.data);
   const std::vector<float> want = RunMatMul(m.weights, type, prepared.data, tokens, true);
@@ -218,7 +254,7 @@ void ExpectEqualsReference(const Packed& m, ActivationType type, int64_t tokens)
 
 TEST_P(EveryPackedType, EqualsTheReferenceAtOddSizesOnEveryTarget) {
   const std::vector<std::pair<int64_t, int64_t>> shapes = {
-      {1, 256}, {16, 256}, {37, 768}, {40, 2304}};
+      {1, 256}, {16, 256}, {37, 768}, {40, 2304}, {600, 256}};
   for (auto [rows, cols] : shapes) {
     const Packed m(GetParam(), rows, cols, 16);
     for (ActivationType type : {ActivationType::kF32, ActivationType::kInt8}) {
@@ -233,7 +269,7 @@ TEST_P(EveryPackedType, EqualsTheReferenceAtOddSizesOnEveryTarget) {
 TEST_P(EveryPackedType, ATokenDoesNotDependOnTheBatchNorOnTheSplit) {
   const int64_t rows = 70, cols = 1280, tokens = 150;  // more than one token block
   const Packed m(GetParam(), rows, cols, 30);
-  const std::vector<float> x = RandomFloats(static_cast<size_t>(tokens * cols), 31);
+  const std::vector<float> x = RandomActivations(tokens, cols, 31);
   for (ActivationType type : {ActivationType::kF32, ActivationType::kInt8}) {
     const int64_t row_bytes = ActivationRowBytes(GetParam(), type, cols);
     AlignedBytes prepared(tokens * row_bytes);
@@ -340,7 +376,7 @@ TEST(PrepareActivationsTest, EqualsTheReferenceOnEveryTarget) {
   }
   x[32 * 7] = 127;
   const int64_t bytes = ActivationRowBytes(DType::kQ8_0, ActivationType::kInt8, 32 * 40);
-  const size_t used = 40 * sizeof(ActivationBlock);
+  const size_t used = 40 * sizeof(ActivationBlock) + sizeof(int32_t);
   AlignedBytes want(bytes), got(bytes);
   ReferencePrepareActivations(DType::kQ8_0, ActivationType::kInt8, x.data(), 32 * 40, want.data);
   for (Target target : SupportedTargets()) {
@@ -349,6 +385,72 @@ TEST(PrepareActivationsTest, EqualsTheReferenceOnEveryTarget) {
     PrepareActivations(DType::kQ8_0, ActivationType::kInt8, x.data(), 32 * 40, 1, 32 * 40,
                        got.data);
     EXPECT_EQ(std::memcmp(got.data, want.data, used), 0) << TargetName(target);
+  }
+}
+
+std::vector<std::byte> Prepared(const std::vector<float>& x, bool reference) {
+  const int64_t cols = static_cast<int64_t>(x.size());
+  std::vector<std::byte> row(static_cast<size_t>(QuantisedRowBytes(cols)));
+  AlignedBytes out(ActivationRowBytes(DType::kQ8_0, ActivationType::kInt8, cols));
+  if (reference) {
+    ReferencePrepareActivations(DType::kQ8_0, ActivationType::kInt8, x.data(), cols, out.data);
+  } else {
+    PrepareActivations(DType::kQ8_0, ActivationType::kInt8, x.data(), cols, 1, cols, out.data);
+  }
+  // Bytes behind the last outlier mean nothing.
+  const size_t used =
+      static_cast<size_t>(reinterpret_cast<const std::byte*>(OutliersOf(out.data, cols).data() +
+                                                             OutliersOf(out.data, cols).size()) -
+                          out.data);
+  std::memcpy(row.data(), out.data, used);
+  return row;
+}
+
+TEST(PrepareActivationsTest, OutliersEqualTheReferenceOnEveryTarget) {
+  for (int64_t cols : {32, 64, 96, 608, 4864}) {
+    for (int64_t tokens = 0; tokens < 8; ++tokens) {
+      const std::vector<float> all = RandomActivations(8, cols, 36);
+      const auto first = all.begin() + tokens * cols;
+      const std::vector<float> x(first, first + cols);
+      const std::vector<std::byte> want = Prepared(x, true);
+      for (Target target : SupportedTargets()) {
+        const ScopedTarget scoped(target);
+        EXPECT_EQ(Prepared(x, false), want) << TargetName(target) << " " << cols;
+      }
+    }
+  }
+}
+
+TEST(PrepareActivationsTest, OutliersKeepTheirValuesAndLeaveZeros) {
+  std::vector<float> x = RandomFloats(640, 37);
+  x[0] = -31.5f, x[2] = 100.25f, x[639] = 40.0f;
+  const std::vector<std::byte> row = Prepared(x, false);
+  const std::span<const Outlier> outliers = OutliersOf(row.data(), 640);
+  ASSERT_EQ(outliers.size(), 3u);
+  const auto* blocks = reinterpret_cast<const ActivationBlock*>(row.data());
+  for (const Outlier& outlier : outliers) {
+    EXPECT_EQ(outlier.value, x[static_cast<size_t>(outlier.column)]);
+    EXPECT_EQ(blocks[outlier.column / 32].q[outlier.column % 32], 0);
+  }
+  EXPECT_EQ(outliers[0].column, 0);
+  EXPECT_EQ(outliers[1].column, 2);
+  EXPECT_EQ(outliers[2].column, 639);
+  EXPECT_LT(blocks[0].d, 4.0f / 127);
+}
+
+// Rows at the edge of the largest number of outliers, and rows whose squares leave the range of
+// f32.
+TEST(PrepareActivationsTest, OutliersNeverExceedTheirRoom) {
+  for (int64_t cols : {32, 64, 1152, 4864}) {
+    for (int64_t spikes : {MaxOutliers(cols), MaxOutliers(cols) + 1, cols}) {
+      for (float value : {1.0f, 3e-24f, 1e25f}) {
+        std::vector<float> x(static_cast<size_t>(cols), 0.0f);
+        for (int64_t i = 0; i < spikes; ++i) x[static_cast<size_t>(i)] = value;
+        const std::vector<std::byte> row = Prepared(x, false);
+        EXPECT_LE(static_cast<int64_t>(OutliersOf(row.data(), cols).size()), MaxOutliers(cols));
+        EXPECT_EQ(row, Prepared(x, true));
+      }
+    }
   }
 }
 

@@ -10,8 +10,11 @@
 #ifndef LODE_KERNELS_PACKED_LAYOUT_H_
 #define LODE_KERNELS_PACKED_LAYOUT_H_
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <span>
 
 #include "kernels/matmul.h"
 #include "tensor/block_formats.h"
@@ -78,6 +81,61 @@ struct ActivationBlock {
   int16_t correction32[2][2];  // -32 * sums over columns 0..15 and 16..31
 };
 static_assert(sizeof(ActivationBlock) == 52);
+
+// An activation far above its row's others. One that shared a block would leave the other 31 a few
+// coarse steps, so outliers stay f32, and their blocks hold zeros in their place.
+struct Outlier {
+  int32_t column;
+  float value;
+};
+
+// Outliers exceed so many root mean squares of their row (docs/kernels.md says why so many).
+inline constexpr int64_t kOutlierRms = 6;
+
+// No more than cols / kOutlierRms^2 values of a row can exceed kOutlierRms root mean squares.
+inline int64_t MaxOutliers(int64_t cols) {
+  return cols / (kOutlierRms * kOutlierRms);
+}
+
+// Magnitude above which a value is an outlier. A row whose squares overflow or vanish has none.
+inline float OutlierThreshold(float sum_of_squares, int64_t cols) {
+  if (sum_of_squares < 1e-20f) return std::numeric_limits<float>::infinity();
+  return static_cast<float>(kOutlierRms) * std::sqrt(sum_of_squares / static_cast<float>(cols));
+}
+
+// A prepared row for quantised weights: cols / 32 ActivationBlocks, the number of outliers, the
+// outliers in the order of their columns.
+inline int64_t QuantisedRowBytes(int64_t cols) {
+  return cols / kBlockCols * static_cast<int64_t>(sizeof(ActivationBlock)) +
+         static_cast<int64_t>(sizeof(int32_t)) +
+         MaxOutliers(cols) * static_cast<int64_t>(sizeof(Outlier));
+}
+
+// Appends to the outliers of a row that is being prepared.
+class OutlierWriter {
+ public:
+  OutlierWriter(std::byte* row, int64_t cols)
+      : count_(reinterpret_cast<int32_t*>(row + cols / kBlockCols * sizeof(ActivationBlock))),
+        max_(static_cast<int32_t>(MaxOutliers(cols))) {
+    *count_ = 0;
+  }
+  // False when there is no room, which takes rounding errors in the threshold.
+  bool Add(int64_t column, float value) {
+    if (*count_ == max_) return false;
+    reinterpret_cast<Outlier*>(count_ + 1)[(*count_)++] = {static_cast<int32_t>(column), value};
+    return true;
+  }
+
+ private:
+  int32_t* count_;
+  int32_t max_;
+};
+
+inline std::span<const Outlier> OutliersOf(const std::byte* row, int64_t cols) {
+  const auto* count =
+      reinterpret_cast<const int32_t*>(row + cols / kBlockCols * sizeof(ActivationBlock));
+  return {reinterpret_cast<const Outlier*>(count + 1), static_cast<size_t>(*count)};
+}
 
 // Whether weights of this packed type are floats: they always take f32 activations.
 inline bool IsFloatType(DType type) {

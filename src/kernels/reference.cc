@@ -125,6 +125,21 @@ float AddBlockInt8(const RowBlock& w, bool has_min, const ActivationBlock& x, fl
   return std::fma(-min, x.d_sum, sum);
 }
 
+// The sum over a token's outliers, in f32.
+float OutlierSum(const PackedWeights& weights, bool has_min, int64_t row,
+                 std::span<const Outlier> outliers) {
+  float sum = 0;
+  for (const Outlier& outlier : outliers) {
+    const int64_t c = outlier.column % kBlockCols;
+    const RowBlock w = DecodeRowBlock(weights.type, GroupOf(weights, row),
+                                      outlier.column / kBlockCols, row % kRowGroup);
+    const float q = static_cast<float>(w.sub_scale[c / 16] * (w.q[c] - w.offset));
+    const float min = std::fma(-static_cast<float>(w.offset), w.scale, w.min);
+    sum = std::fma(has_min ? std::fma(q, w.scale, -min) : q * w.scale, outlier.value, sum);
+  }
+  return sum;
+}
+
 float AddBlockF32(const float* w, const float* x, int64_t cols, float sum) {
   float partial = 0;
   for (int64_t c = 0; c < cols; ++c) partial = std::fma(w[c], x[c], partial);
@@ -144,6 +159,15 @@ void DecodeColumns(const PackedWeights& weights, int64_t row, int64_t first, int
   for (int64_t c = 0; c < cols; ++c) {
     out[c] = std::fma(w.scale, static_cast<float>(w.sub_scale[c / 16] * w.q[c]), -w.min);
   }
+}
+
+// The sum of squares in 16 partial sums, as vectors of any width up to 16 have it.
+float SumOfSquares(const float* x, int64_t cols) {
+  float partial[16] = {};
+  for (int64_t c = 0; c < cols; ++c) partial[c % 16] += x[c] * x[c];
+  float sum = 0;
+  for (float p : partial) sum += p;
+  return sum;
 }
 
 void QuantiseBlock(const float* x, ActivationBlock* out) {
@@ -185,8 +209,15 @@ void ReferencePrepareActivations(DType packed_type, ActivationType type, const f
     std::memcpy(out, x, static_cast<size_t>(cols) * sizeof(float));
     return;
   }
-  for (int64_t b = 0; b < cols / kBlockCols; ++b) {
-    QuantiseBlock(x + b * kBlockCols, reinterpret_cast<ActivationBlock*>(out) + b);
+  const float threshold = OutlierThreshold(SumOfSquares(x, cols), cols);
+  OutlierWriter outliers(out, cols);
+  for (int64_t c = 0; c < cols; c += kBlockCols) {
+    float rest[kBlockCols];
+    for (int64_t i = 0; i < kBlockCols; ++i) {
+      const float value = x[c + i];
+      rest[i] = std::fabs(value) > threshold && outliers.Add(c + i, value) ? 0.0f : value;
+    }
+    QuantiseBlock(rest, reinterpret_cast<ActivationBlock*>(out) + c / kBlockCols);
   }
 }
 
@@ -216,6 +247,11 @@ void ReferenceMatMul(const PackedWeights& weights, ActivationType type,
             f32 ? AddBlockF32(decoded, reinterpret_cast<const float*>(x) + c, cols, sum)
                 : AddBlockInt8(w, has_min, reinterpret_cast<const ActivationBlock*>(x)[block], sum);
       }
+    }
+    for (int64_t t = 0; !f32 && t < num_tokens; ++t) {
+      const auto outliers = OutliersOf(activations + t * stride, weights.cols);
+      if (!outliers.empty())
+        out[t * out_stride + row] += OutlierSum(weights, has_min, row, outliers);
     }
   }
 }

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "kv/kv_cache.h"
+#include "retrieval/calibration.h"
 
 namespace lode {
 
@@ -34,19 +35,57 @@ struct AttentionInputs {
   int64_t q_stride = 0;
 };
 
+// How sparse attention chooses what it reads. Counts are tokens; pages are read whole.
+struct SparseOptions {
+  int64_t top_k = 2048;   // keys read between the sinks and the window
+  int64_t window = 256;   // newest tokens that are always read
+  bool summaries = true;  // unread pages count by their means; false: not at all
+  // What ranks the pages: key codes, or for comparison page means alone and the true scores.
+  enum class Scores : uint8_t { kCodes, kMeans, kExact } scores = Scores::kCodes;
+};
+
+// What an attention has read and left out so far, over all layers, heads and queries.
+struct AttentionCounters {
+  int64_t keys = 0;         // that the queries attend to
+  int64_t keys_read = 0;    // of these
+  double rows = 0;          // query rows that left keys out
+  double unread_share = 0;  // sum over these rows: share of their softmax mass in summaries
+
+  AttentionCounters operator-(const AttentionCounters& earlier) const {
+    return {keys - earlier.keys, keys_read - earlier.keys_read, rows - earlier.rows,
+            unread_share - earlier.unread_share};
+  }
+};
+
 class Attention {
  public:
   virtual ~Attention() = default;
+  virtual AttentionCounters counters() const { return {}; }
   // Writes out [num_tokens, num_heads, head_dim] f32, token stride out_stride floats. Uses the
   // pool's threads; the result does not depend on their number. Softmax and sums are f32.
   virtual void Forward(const AttentionInputs& inputs, const KvCache& cache, ThreadPool& pool,
                        float* out, int64_t out_stride) = 0;
+  // The sequence's tokens from `length` on are gone or will be other ones: forget what was learnt
+  // of them.
+  virtual void Truncate(SequenceId /*sequence*/, int64_t /*length*/) {}
 };
 
-// Known names, in registry order: "eager", "flash" (aliases of flash: "sdpa", "flash_attention_2").
+// What some implementations need besides their name.
+struct AttentionContext {
+  SparseOptions sparse;                            // csa_hca
+  std::shared_ptr<const Calibration> calibration;  // csa_hca: of the model
+};
+
+// Known names, in registry order: "eager", "flash" (aliases of flash: "sdpa", "flash_attention_2"),
+// "csa_hca".
 std::vector<std::string> AttentionNames();
 // InvalidArgument lists the known names.
-Result<std::unique_ptr<Attention>> CreateAttention(std::string_view name);
+Status CheckAttentionName(std::string_view name);
+// Whether the implementation of a known name works with a calibration.
+bool NeedsCalibration(std::string_view name);
+// InvalidArgument: as CheckAttentionName, or says what the context lacks.
+Result<std::unique_ptr<Attention>> CreateAttention(std::string_view name,
+                                                   const AttentionContext& context = {});
 
 }  // namespace lode
 

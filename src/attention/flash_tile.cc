@@ -39,7 +39,8 @@ struct Walk {
   const QueryTile& query_tile;
   FlashScratch& scratch;
   kernels::SoftmaxState& state;
-  int64_t end;  // of the keys
+  std::span<const KeyRun> runs;  // all keys
+  int64_t end = 0;               // of the run that is walked now
 
   // The KV tile that holds position `key`.
   KvTile Tile(int64_t key) const {
@@ -57,19 +58,6 @@ kernels::CodeMatrix KeyCodesOf(const KvTile& tile) {
 }
 kernels::CodeMatrix ValueCodesOf(const KvTile& tile) {
   return kernels::ValueCodes(tile.value_codec->code_bits, tile.shape, tile.values);
-}
-
-// The queries times `factor`, [rows, head_dim], in a buffer of scratch.
-float* ScaleQueries(const AttentionInputs& inputs, const FlashShape& shape, const QueryTile& tile,
-                    float factor, AlignedBuffer& buffer) {
-  const int64_t row_floats = shape.group * shape.head_dim;  // of one token
-  float* queries = buffer.Reserve<float>(shape.rows() * shape.head_dim);
-  for (int64_t t = 0; t < tile.num_tokens; ++t) {
-    const float* q =
-        inputs.q + (tile.first_token + t) * inputs.q_stride + tile.kv_head * row_floats;
-    for (int64_t i = 0; i < row_floats; ++i) queries[t * row_floats + i] = q[i] * factor;
-  }
-  return queries;
 }
 
 // Sets scratch.begin and end: the part of keys [key, key + num_keys) that each row attends to.
@@ -186,7 +174,7 @@ class CodeSteps {
         .weights = scratch.weights.Reserve<int16_t>(num_groups_ * rows_ * kernels::kCodeRowStride),
         .keep = per_row + walk.shape.padded_rows,
         .gain = per_row + 2 * walk.shape.padded_rows};
-    NormalizeQueries(key, per_row);
+    NormalizeQueries(per_row);
   }
 
   // Takes tiles with codes from `key` on, up to kCodeStepKeys keys; returns the first key not
@@ -227,15 +215,17 @@ class CodeSteps {
     }
   }
 
-  void NormalizeQueries(int64_t key, float* factors) {
+  void NormalizeQueries(float* factors) {
     float* scales = channels_;
     std::fill_n(scales, head_dim_, 0.0f);
-    while (key < walk_.end) {
-      const KvTile tile = walk_.Tile(key);
-      if (HasCodes(tile)) {
-        kernels::RaiseToKeyScales(tile.key_codec->code_bits, tile.shape, tile.keys, scales);
+    for (const KeyRun& run : walk_.runs) {
+      for (int64_t key = run.begin; key < run.end;) {
+        const KvTile tile = walk_.Tile(key);
+        if (HasCodes(tile)) {
+          kernels::RaiseToKeyScales(tile.key_codec->code_bits, tile.shape, tile.keys, scales);
+        }
+        key += tile.shape.tokens;
       }
-      key += tile.shape.tokens;
     }
     ScaleQueries(walk_.inputs, walk_.shape, walk_.query_tile, 1.0f, walk_.scratch.queries);
     kernels::NormalizeQueries(normal_, rows_, head_dim_, scales,
@@ -316,10 +306,11 @@ class CodeSteps {
   std::array<float, kernels::kMaxHeadDim / kernels::kHeadDimStep> units_ = {};
 };
 
-// Takes the keys from `begin` on into the state: tiles that have codes in integers, others in f32.
-void WalkKeys(const Walk& walk, int64_t begin) {
+// Takes the keys of all runs into the state: tiles that have codes in integers, others in f32.
+void WalkKeys(Walk& walk) {
   std::optional<FloatSteps> float_steps;
   std::optional<CodeSteps> code_steps;
+  bool is_first = true;
   bool is_rotated = walk.shape.rotated;
   const auto rotate_if = [&](bool wanted) {
     if (is_rotated == wanted) return;
@@ -327,16 +318,20 @@ void WalkKeys(const Walk& walk, int64_t begin) {
                     walk.state.output_stride);
     is_rotated = wanted;
   };
-  for (int64_t key = begin; key < walk.end;) {
-    const bool codes = HasCodes(walk.Tile(key));
-    if (key != begin) rotate_if(codes);
-    is_rotated = codes;  // at first the output is 0, in both forms
-    if (codes) {
-      if (!code_steps) code_steps.emplace(walk, key);
-      key = code_steps->Step(key);
-    } else {
-      if (!float_steps) float_steps.emplace(walk);
-      key = float_steps->Step(key);
+  for (const KeyRun& run : walk.runs) {
+    walk.end = run.end;
+    for (int64_t key = run.begin; key < run.end;) {
+      const bool codes = HasCodes(walk.Tile(key));
+      if (!is_first) rotate_if(codes);
+      is_rotated = codes;  // at first the output is 0, in both forms
+      is_first = false;
+      if (codes) {
+        if (!code_steps) code_steps.emplace(walk, key);
+        key = code_steps->Step(key);
+      } else {
+        if (!float_steps) float_steps.emplace(walk);
+        key = float_steps->Step(key);
+      }
     }
   }
   rotate_if(walk.shape.rotated);
@@ -372,31 +367,50 @@ kernels::SoftmaxState FlashShape::StateIn(float* buffer) const {
           .output_stride = output_cols};
 }
 
+float* ScaleQueries(const AttentionInputs& inputs, const FlashShape& shape, const QueryTile& tile,
+                    float factor, AlignedBuffer& buffer) {
+  const int64_t row_floats = shape.group * shape.head_dim;  // of one token
+  float* queries = buffer.Reserve<float>(shape.rows() * shape.head_dim);
+  for (int64_t t = 0; t < tile.num_tokens; ++t) {
+    const float* q =
+        inputs.q + (tile.first_token + t) * inputs.q_stride + tile.kv_head * row_floats;
+    for (int64_t i = 0; i < row_floats; ++i) queries[t * row_floats + i] = q[i] * factor;
+  }
+  return queries;
+}
+
 int64_t FirstKey(const AttentionInputs& inputs, int64_t token) {
   if (inputs.sliding_window <= 0) return 0;
   return std::max(int64_t{0}, inputs.first_position + token + 1 - inputs.sliding_window);
 }
 
-void AttendRange(const AttentionInputs& inputs, const KvCache& cache, const FlashShape& shape,
-                 const QueryTile& tile, int64_t begin, int64_t end, FlashScratch& scratch,
-                 kernels::SoftmaxState& state) {
-  LODE_DCHECK(begin % kChunk == 0);
+void AttendRuns(const AttentionInputs& inputs, const KvCache& cache, const FlashShape& shape,
+                const QueryTile& tile, std::span<const KeyRun> runs, FlashScratch& scratch,
+                kernels::SoftmaxState& state) {
   state.rows = tile.num_tokens * shape.group;
   std::fill_n(state.max, shape.padded_rows, -std::numeric_limits<float>::infinity());
   std::fill_n(state.sum, shape.padded_rows, 0.0f);
   std::fill_n(state.output, state.rows * state.output_stride, 0.0f);
   scratch.begin.resize(static_cast<size_t>(shape.rows()));
   scratch.end.resize(static_cast<size_t>(shape.rows()));
+  Walk walk = {.inputs = inputs,
+               .cache = cache,
+               .shape = shape,
+               .query_tile = tile,
+               .scratch = scratch,
+               .state = state,
+               .runs = runs};
+  WalkKeys(walk);
+}
 
-  const Walk walk = {
-      .inputs = inputs,
-      .cache = cache,
-      .shape = shape,
-      .query_tile = tile,
-      .scratch = scratch,
-      .state = state,
+void AttendRange(const AttentionInputs& inputs, const KvCache& cache, const FlashShape& shape,
+                 const QueryTile& tile, int64_t begin, int64_t end, FlashScratch& scratch,
+                 kernels::SoftmaxState& state) {
+  LODE_DCHECK(begin % kChunk == 0);
+  const KeyRun run = {
+      .begin = std::max(begin, FirstKey(inputs, tile.first_token) / kChunk * kChunk),
       .end = std::min(end, inputs.first_position + tile.first_token + tile.num_tokens)};
-  WalkKeys(walk, std::max(begin, FirstKey(inputs, tile.first_token) / kChunk * kChunk));
+  AttendRuns(inputs, cache, shape, tile, {&run, 1}, scratch, state);
 }
 
 }  // namespace lode

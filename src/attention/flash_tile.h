@@ -9,6 +9,7 @@
 #define LODE_ATTENTION_FLASH_TILE_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "attention/attention.h"
@@ -75,11 +76,27 @@ struct QueryTile {
   int64_t num_tokens = 0;
 };
 
+// The queries of a tile times `factor`, [rows, head_dim], in `buffer`.
+float* ScaleQueries(const AttentionInputs& inputs, const FlashShape& shape, const QueryTile& tile,
+                    float factor, AlignedBuffer& buffer);
+
 // First key that `token` of the call attends to.
 int64_t FirstKey(const AttentionInputs& inputs, int64_t token);
 
-// Sets `state` to the softmax state of a query tile over the keys at positions [begin, end) that it
-// attends to. `begin` is a multiple of kernels::kKvTileTokens.
+// Neighbouring positions [begin, end), begin a multiple of kernels::kKvTileTokens.
+struct KeyRun {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// Sets `state` to the softmax state of a query tile over the keys of some runs that it attends to.
+// Runs ascend and do not touch; the last query sees the last key.
+void AttendRuns(const AttentionInputs& inputs, const KvCache& cache, const FlashShape& shape,
+                const QueryTile& tile, std::span<const KeyRun> runs, FlashScratch& scratch,
+                kernels::SoftmaxState& state);
+
+// AttendRuns over the keys at positions [begin, end). `begin` is a multiple of
+// kernels::kKvTileTokens.
 void AttendRange(const AttentionInputs& inputs, const KvCache& cache, const FlashShape& shape,
                  const QueryTile& tile, int64_t begin, int64_t end, FlashScratch& scratch,
                  kernels::SoftmaxState& state);

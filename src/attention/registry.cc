@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The list of attention implementations. A new one is a row here, a line in CMakeLists.txt and a
 // section in docs/attention.md; tests/conformance/attention_test picks it up by itself.
+#include <algorithm>
 #include <array>
 
 #include "attention/attention.h"
+#include "attention/csa_hca.h"
 #include "attention/eager.h"
 #include "attention/flash.h"
 
@@ -12,12 +14,25 @@ namespace {
 
 struct Entry {
   std::string_view name;
-  std::unique_ptr<Attention> (*create)();
+  Result<std::unique_ptr<Attention>> (*create)(const AttentionContext& context);
 };
 
-constexpr std::array<Entry, 2> kEntries = {{
-    {"eager", CreateEagerAttention},
-    {"flash", CreateFlashAttention},
+constexpr std::array<Entry, 3> kEntries = {{
+    {"eager",
+     [](const AttentionContext&) -> Result<std::unique_ptr<Attention>> {
+       return CreateEagerAttention();
+     }},
+    {"flash",
+     [](const AttentionContext&) -> Result<std::unique_ptr<Attention>> {
+       return CreateFlashAttention();
+     }},
+    {"csa_hca",
+     [](const AttentionContext& context) -> Result<std::unique_ptr<Attention>> {
+       if (context.calibration == nullptr) {
+         return InvalidArgumentError("csa_hca needs a calibration of the model");
+       }
+       return CreateCsaHcaAttention(context.sparse, context.calibration);
+     }},
 }};
 
 struct Alias {
@@ -28,6 +43,16 @@ struct Alias {
 // Names that configurations of other engines use for the same computation.
 constexpr std::array<Alias, 2> kAliases = {{{"sdpa", "flash"}, {"flash_attention_2", "flash"}}};
 
+// Null for an unknown name.
+const Entry* Find(std::string_view name) {
+  for (const Alias& alias : kAliases) {
+    if (alias.alias == name) name = alias.name;
+  }
+  const auto entry = std::find_if(kEntries.begin(), kEntries.end(),
+                                  [&](const Entry& e) { return e.name == name; });
+  return entry == kEntries.end() ? nullptr : &*entry;
+}
+
 }  // namespace
 
 std::vector<std::string> AttentionNames() {
@@ -36,14 +61,14 @@ std::vector<std::string> AttentionNames() {
   return names;
 }
 
-Result<std::unique_ptr<Attention>> CreateAttention(std::string_view name) {
-  std::string_view resolved = name;
-  for (const Alias& alias : kAliases) {
-    if (alias.alias == name) resolved = alias.name;
-  }
+bool NeedsCalibration(std::string_view name) {
+  return name == "csa_hca";
+}
+
+Status CheckAttentionName(std::string_view name) {
+  if (Find(name) != nullptr) return OkStatus();
   std::string known;
   for (const Entry& entry : kEntries) {
-    if (entry.name == resolved) return entry.create();
     known += known.empty() ? "" : ", ";
     known += entry.name;
   }
@@ -52,6 +77,12 @@ Result<std::unique_ptr<Attention>> CreateAttention(std::string_view name) {
   }
   return InvalidArgumentError("unknown attention implementation \"" + std::string(name) +
                               "\", expected one of " + known);
+}
+
+Result<std::unique_ptr<Attention>> CreateAttention(std::string_view name,
+                                                   const AttentionContext& context) {
+  LODE_RETURN_IF_ERROR(CheckAttentionName(name));
+  return Find(name)->create(context);
 }
 
 }  // namespace lode

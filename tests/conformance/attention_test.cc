@@ -86,7 +86,7 @@ class Fixture {
   std::vector<float> Run(std::string_view name, int64_t first, int64_t n, int64_t chunk,
                          int threads = 1) {
     const int64_t row = int64_t{case_.num_heads} * case_.head_dim;
-    std::unique_ptr<Attention> attention = CreateAttention(name).value();
+    std::unique_ptr<Attention> attention = CreateAttention(name, Context()).value();
     ThreadPool pool(threads);
     std::vector<float> out(static_cast<size_t>(n * row), NAN);
     for (int64_t done = 0; done < n; done += chunk) {
@@ -105,6 +105,24 @@ class Fixture {
   }
 
  private:
+  // With which sparse attention reads everything.
+  AttentionContext Context() const {
+    const auto n = static_cast<size_t>(case_.head_dim);
+    std::vector<float> identity(n * n, 0.0f);
+    for (size_t i = 0; i < n; ++i) identity[i * n + i] = 1.0f;
+    std::vector<uint8_t> bits(n, 0);
+    std::fill_n(bits.begin(), std::min<size_t>(n, 16), uint8_t{1});
+    auto calibration =
+        std::make_shared<Calibration>(2, case_.num_kv_heads, case_.head_dim, ModelFingerprint{});
+    for (int32_t head = 0; head < case_.num_kv_heads; ++head) {
+      calibration->Set(
+          1, head,
+          HeadProjection::Create(case_.head_dim, identity, std::vector<float>(n, 1.0f), bits)
+              .value());
+    }
+    return {.sparse = {.top_k = int64_t{1} << 40}, .calibration = calibration};
+  }
+
   std::vector<float> Random(int64_t n, float scale) {
     std::normal_distribution<float> normal(0.0f, scale);
     std::vector<float> values(static_cast<size_t>(n));
@@ -372,14 +390,17 @@ TEST(EagerAttention, EqualsTheFormula) {
 }
 
 TEST(AttentionRegistry, NamesAndAliases) {
-  EXPECT_EQ(AttentionNames(), (std::vector<std::string>{"eager", "flash"}));
+  EXPECT_EQ(AttentionNames(), (std::vector<std::string>{"eager", "flash", "csa_hca"}));
   for (const std::string_view name : {"eager", "flash", "sdpa", "flash_attention_2"}) {
     EXPECT_TRUE(CreateAttention(name).ok()) << name;
   }
+  const auto without = CreateAttention("csa_hca");
+  ASSERT_FALSE(without.ok());
+  EXPECT_NE(without.status().message().find("calibration"), std::string::npos);
   const auto unknown = CreateAttention("flas");
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.status().code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(unknown.status().message().find("eager, flash"), std::string::npos);
+  EXPECT_NE(unknown.status().message().find("eager, flash, csa_hca"), std::string::npos);
 }
 
 }  // namespace

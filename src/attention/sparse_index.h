@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// SparseIndex: the page indices (retrieval/page_index.h) of all layers and KV heads of one
+// sequence, kept up with the cache.
+#ifndef LODE_ATTENTION_SPARSE_INDEX_H_
+#define LODE_ATTENTION_SPARSE_INDEX_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "attention/attention.h"
+#include "retrieval/calibration.h"
+#include "retrieval/page_index.h"
+
+namespace lode {
+
+class SparseIndex {
+ public:
+  // Keeps a reference to `calibration`.
+  explicit SparseIndex(const Calibration& calibration);
+
+  // Whether the layer has projections.
+  bool Covers(int32_t layer) const { return Get(layer, 0) != nullptr; }
+  const PageIndex& Pages(int32_t layer, int32_t kv_head) const { return *Get(layer, kv_head); }
+
+  // Forgets the pages that hold tokens from `length` on.
+  void Truncate(int64_t length);
+  // Adds the pages that are full and not yet known, after dropping those that were written anew:
+  // tokens from inputs.first_position on are new. Precondition: Covers(inputs.layer).
+  void Update(const AttentionInputs& inputs, const KvCache& cache, ThreadPool& pool);
+
+ private:
+  PageIndex* Get(int32_t layer, int32_t kv_head) const {
+    return heads_[static_cast<size_t>(layer * num_kv_heads_ + kv_head)].get();
+  }
+  static void AppendPages(const AttentionInputs& inputs, const KvCache& cache, int32_t kv_head,
+                          PageIndex& index);
+
+  int64_t num_kv_heads_;
+  std::vector<std::unique_ptr<PageIndex>> heads_;  // [num_layers][num_kv_heads]
+};
+
+}  // namespace lode
+
+#endif  // LODE_ATTENTION_SPARSE_INDEX_H_

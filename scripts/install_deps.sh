@@ -19,8 +19,8 @@ python3 python3
 ccache ccache
 mold mold"
 DEPS_BUILD_LIBRARIES="ca-certificates libc6-dev libhwy-dev libfmt-dev nlohmann-json3-dev
-libsimdjson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libeigen3-dev libssl-dev libcurl4-openssl-dev
-libgtest-dev libgmock-dev"
+libsimdjson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libeigen3-dev libssl-dev
+libcurl4-openssl-dev libgtest-dev libgmock-dev"
 DEPS_CHECK_PROGRAMS="clang-format-19 clang-format-19
 git git"
 DEPS_SLOW_PROGRAMS="clang++-19 clang-19

@@ -26,6 +26,7 @@ constexpr Command kCommands[] = {
     {"inspect", "Show what a model file holds", RunInspect},
     {"tokenize", "Show the tokens of a text", RunTokenize},
     {"eval", "Measure how well a model predicts a text", RunEval},
+    {"calibrate", "Fit the key codes of csa_hca to a model", RunCalibrate},
     {"bench", "Measure speed at depth, against the machine's limits", RunBench},
 };
 

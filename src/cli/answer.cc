@@ -19,6 +19,17 @@ double DecodeRate(const GenerateResult& result) {
   return Rate(static_cast<int64_t>(result.token_ids.size()) - 1, result.decode_seconds);
 }
 
+// Of the keys that queries attend to, the share that was read.
+double KeysReadShare(const GenerateResult& result) {
+  const AttentionCounters& counters = result.attention;
+  return static_cast<double>(counters.keys_read) / static_cast<double>(counters.keys);
+}
+
+// Mean share of softmax mass in summaries, over the queries that left keys out.
+double UnreadShare(const GenerateResult& result) {
+  return result.attention.unread_share / result.attention.rows;
+}
+
 void LogprobsJson(const Engine& engine, const GenerateResult& result, JsonWriter& json) {
   json.Key("logprobs").BeginArray();
   for (size_t i = 0; i < result.logprobs.size(); ++i) {
@@ -73,6 +84,11 @@ std::string DescribeTimings(const GenerateResult& result) {
   out += "; answer " + FormatCount(static_cast<int64_t>(result.token_ids.size())) + " tokens, " +
          FormatFixed(result.decode_seconds, 2) + " s";
   if (result.token_ids.size() > 1) out += ", " + FormatFixed(DecodeRate(result), 1) + " tokens/s";
+  if (result.attention.rows > 0) {
+    out += "; read " + FormatFixed(100 * KeysReadShare(result), 1) +
+           " % of the keys, summaries carry " + FormatFixed(100 * UnreadShare(result), 1) +
+           " % of the attention where keys were left out";
+  }
   if (result.finish_reason == FinishReason::kLength) out += "; ended by the limit of tokens";
   if (result.finish_reason == FinishReason::kCancelled) out += "; interrupted";
   return out;
@@ -101,6 +117,10 @@ std::string AnswerJson(const Engine& engine, const GenerateResult& result, uint6
   json.Field("prefill_tokens_per_second", Rate(result.prefilled_tokens, result.prefill_seconds));
   json.Field("decode_seconds", result.decode_seconds);
   json.Field("decode_tokens_per_second", DecodeRate(result)).Field("seed", seed);
+  if (result.attention.rows > 0) {
+    json.Field("keys_read_share", KeysReadShare(result));
+    json.Field("unread_mass_share", UnreadShare(result));
+  }
   json.Field("resident_bytes", ReadResidentMemory().current_bytes);
   json.Key("token_ids").BeginArray();
   for (const TokenId id : result.token_ids) json.Value(id);

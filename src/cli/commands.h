@@ -12,6 +12,7 @@ namespace lode::cli {
 
 Status RunBench(Console& console, const ArgList& list);
 Status RunBenchKv(Console& console, const ArgList& list);  // bench kv
+Status RunCalibrate(Console& console, const ArgList& list);
 Status RunEval(Console& console, const ArgList& list);
 Status RunInspect(Console& console, const ArgList& list);
 Status RunInspectKv(Console& console, const ArgList& list);  // inspect --kv

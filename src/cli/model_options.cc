@@ -48,7 +48,19 @@ void ModelOptions::AddTo(Args& args) {
   args.Text("--kv-cache-dtype", "TYPE", &kv_dtype,
             "How keys and values are stored: f32, f16, bf16, int8, int6, int4, two as int8,int4, "
             "or auto.");
-  args.Text("--attention", "NAME", &attention, "flash, or eager (slow, the reference).");
+  args.Text("--attention", "NAME", &attention,
+            "flash (exact), csa_hca (reads a share of a long context, summaries stand for the "
+            "rest), or eager (slow, the reference).");
+  args.Int("--csa-top-k", "N", &csa_top_k, {.min = 0, .max = int64_t{1} << 40},
+           "csa_hca: keys read exactly besides the newest and the first.");
+  args.Int("--hca-window", "N", &hca_window, {.min = 1, .max = int64_t{1} << 40},
+           "csa_hca: newest tokens that are always read.");
+  args.Text("--hca-summary", "KIND", &summaries,
+            "csa_hca: what stands for keys that are not read: mean, or none.");
+  args.Text("--csa-index", "KIND", &page_scores,
+            "csa_hca: what ranks keys: codes, or to compare with means or exact (slow).");
+  args.Text("--calibration", "FILE", &calibration,
+            "csa_hca: made by `lode calibrate`; default: made at first use.");
   args.Text("--activations", "TYPE", &activations,
             "Inputs of matrix products: int8, or f32 (slower, exact).");
   args.Real("--rope-interpolation-factor", "X", &rope_factor,
@@ -72,6 +84,8 @@ void ModelOptions::AddTo(Args& args) {
 
 namespace {
 
+// Names of SparseOptions::Scores, in its order.
+constexpr std::string_view kPageScores[] = {"codes", "means", "exact"};
 // Names of log levels, least important first, as LogLevel counts them.
 constexpr std::string_view kLogLevels[] = {"debug", "info", "warning", "error"};
 
@@ -103,6 +117,20 @@ Result<EngineOptions> ModelOptions::Resolve() const {
     return InvalidArgumentError(
         "--memory-utilization and --kv-cache-memory-bytes: expected only one");
   }
+  if (summaries != "mean" && summaries != "none") {
+    return InvalidArgumentError("--hca-summary: expected mean or none, found '" + summaries + "'");
+  }
+  const auto kind = std::ranges::find(kPageScores, page_scores);
+  if (kind == std::end(kPageScores)) {
+    return InvalidArgumentError("--csa-index: expected codes, means or exact, found '" +
+                                page_scores + "'");
+  }
+  options.sparse = {.top_k = csa_top_k,
+                    .window = hca_window,
+                    .summaries = summaries == "mean",
+                    .scores = static_cast<SparseOptions::Scores>(kind - std::begin(kPageScores))};
+  options.calibration_path = calibration;
+  options.calibration_folder = CacheFolder() + "/calibrations";
   options.block_size = block_size;
   options.kv_memory_bytes = kv_memory_bytes;
   options.memory_utilization = memory_utilization;

@@ -24,6 +24,11 @@ struct ModelOptions {
   int64_t context = 0;
   std::string kv_dtype = "f16";
   std::string attention = "flash";
+  std::string calibration;
+  std::string summaries = "mean";
+  std::string page_scores = "codes";
+  int64_t csa_top_k = SparseOptions{}.top_k;
+  int64_t hca_window = SparseOptions{}.window;
   std::string activations = "int8";
   float rope_factor = 0.0f;
   int64_t block_size = BlockPlan::kDefaultBlockSize;

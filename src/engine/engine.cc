@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/topology.h"
+#include "engine/calibrate.h"
 #include "engine/kv_choice.h"
 #include "engine/stop_filter.h"
 
@@ -82,7 +83,10 @@ struct Engine::Impl {
   int64_t cached_length() const { return static_cast<int64_t>(cached.size()); }
 
   // Keeps the first new_length cached tokens, or somewhat fewer (KvCache::Truncate).
-  void TruncateTo(int64_t new_length) { cached.resize(cache->Truncate(sequence, new_length)); }
+  void TruncateTo(int64_t new_length) {
+    cached.resize(cache->Truncate(sequence, new_length));
+    attention->Truncate(sequence, cached_length());
+  }
 
   // Runs one step over `tokens` after the cached ones. want_logits: of the last token, or of every
   // token.
@@ -154,7 +158,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   impl->options = options;
   const MemoryBudget memory = UsableMemory();
   const int64_t resident = ReadResidentMemory().anonymous_bytes;
-  LODE_ASSIGN_OR_RETURN(impl->attention, CreateAttention(options.attention));
+  LODE_RETURN_IF_ERROR(CheckAttentionName(options.attention));
   LODE_ASSIGN_OR_RETURN(impl->source, OpenWeights(options.model_path));
   LODE_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(*impl->source));
   if (impl->options.num_threads == 0) {
@@ -172,6 +176,15 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   model_options.context_len = impl->options.context_len;
   model_options.rope_linear_factor = options.rope_linear_factor;
   LODE_ASSIGN_OR_RETURN(impl->model, LoadModel(*impl->source, model_options, *impl->pool));
+  AttentionContext context = {.sparse = options.sparse, .calibration = nullptr};
+  if (NeedsCalibration(options.attention)) {
+    LODE_ASSIGN_OR_RETURN(
+        context.calibration,
+        FindOrMakeCalibration(
+            {.path = options.calibration_path, .folder = options.calibration_folder}, *impl->source,
+            *impl->model, *impl->tokenizer, *impl->pool));
+  }
+  LODE_ASSIGN_OR_RETURN(impl->attention, CreateAttention(options.attention, context));
 
   KvCacheOptions kv_options;
   kv_options.num_layers = static_cast<int32_t>(config.num_layers);
@@ -204,10 +217,12 @@ Result<GenerateResult> Engine::Generate(const GenerateRequest& request) {
   LODE_RETURN_IF_ERROR(impl_->CheckFits(static_cast<int64_t>(request.prompt.size()),
                                         std::max<int64_t>(request.max_tokens, 1)));
   GenerateResult result;
+  const AttentionCounters before = impl_->attention->counters();
   Status status = impl_->Prefill(request, result);
   if (status.ok() && result.finish_reason != FinishReason::kCancelled) {
     status = impl_->Decode(request, result);
   }
+  result.attention = impl_->attention->counters() - before;
   impl_->Maintain();
   LODE_RETURN_IF_ERROR(status);
   return result;
@@ -233,6 +248,7 @@ Status Engine::Impl::Prefill(const GenerateRequest& request, GenerateResult& res
   const int64_t own = std::min<int64_t>(shared.first - cached.begin(), total - 1);
   const auto usable = std::span(prompt).first(static_cast<size_t>(total - 1));
   const int64_t known = cache->AttachPrefix(sequence, usable, own);
+  attention->Truncate(sequence, std::min(own, known));
   cached.assign(prompt.begin(), prompt.begin() + known);
   result.prompt_tokens = total;
   result.cached_tokens = cached_length();
@@ -361,6 +377,9 @@ const Tokenizer& Engine::tokenizer() const {
 }
 const Model& Engine::model() const {
   return *impl_->model;
+}
+const Attention& Engine::attention() const {
+  return *impl_->attention;
 }
 const KvCache& Engine::cache() const {
   return *impl_->cache;

@@ -30,6 +30,11 @@ struct EngineOptions {
   KvDTypes kv_dtypes = KvDType::kF16;
   bool choose_kv_dtypes = false;    // measure which kv_dtypes suit the model (kv_choice.h)
   std::string attention = "flash";  // decode and prefill
+  // For csa_hca: what it reads, and the calibration of its key codes. Without a path the one of the
+  // folder is used, or one is made from a built-in text (seconds) and kept there.
+  SparseOptions sparse;
+  std::string calibration_path;
+  std::string calibration_folder;
   kernels::ActivationType activations = kernels::ActivationType::kInt8;
   int64_t prefill_chunk = 512;                        // tokens per prefill step
   int64_t block_size = BlockPlan::kDefaultBlockSize;  // of the cache
@@ -71,6 +76,7 @@ struct GenerateResult {
   int64_t prefilled_tokens = 0;  // of the prompt, run: all others, unless the prefill was cancelled
   double prefill_seconds = 0.0;
   double decode_seconds = 0.0;  // of all but the first generated token
+  AttentionCounters attention;  // of this request
 };
 
 class Engine {
@@ -104,6 +110,7 @@ class Engine {
   Result<const ChatTemplate*> chat_template() const;
   const Model& model() const;
   const KvCache& cache() const;
+  const Attention& attention() const;
   const EngineOptions& options() const;  // with defaults resolved
   int64_t cached_length() const;
   // What choose_kv_dtypes led to and why, one line; empty without it.

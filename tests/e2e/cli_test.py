@@ -129,6 +129,55 @@ class InspectTest(unittest.TestCase):
             self.assertEqual(lode("run", "-m", path, "--no-chat", "-p", "a", "-n", 2).returncode, 0)
 
 
+class SparseAttentionTest(unittest.TestCase):
+    """csa_hca on a tiny model: made at first use, kept, given by hand, wrong files refused."""
+
+    TEXT = "Once upon a time there was a small test. " * 60
+
+    def test_calibrates_once_and_says_what_it_read(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = ["run", "-m", QWEN, "-p", self.TEXT, "-n", 8, "--ignore-eos", "--json",
+                   "--attention", "csa_hca", "--csa-top-k", 64, "--hca-window", 64]
+            first = lode(*run, env=environment(XDG_CACHE_HOME=folder))
+            self.assertIn("calibration", first.stderr)
+            second = lode(*run, env=environment(XDG_CACHE_HOME=folder))
+            self.assertNotIn("calibration", second.stderr)
+            report = json.loads(second.stdout)
+            self.assertEqual(report["token_ids"], json.loads(first.stdout)["token_ids"])
+            self.assertLess(report["keys_read_share"], 1)
+            self.assertGreater(report["unread_mass_share"], 0)
+            everything = json.loads(lode(*run, "--csa-top-k", 1 << 30,
+                                         env=environment(XDG_CACHE_HOME=folder)).stdout)
+            exact = json.loads(lode(*run[:-6]).stdout)
+            self.assertEqual(everything["token_ids"], exact["token_ids"])
+            self.assertNotIn("keys_read_share", exact)
+
+    def test_calibrate(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "made")
+            made = lode("calibrate", "-m", QWEN, "-p", self.TEXT, "-o", path)
+            self.assertEqual(made.stdout, path + "\n")
+            sparse = ["-p", "x", "-n", 1, "--attention", "csa_hca", "--calibration"]
+            self.assertEqual(lode("run", "-m", QWEN, *sparse, path).returncode, 0)
+            other = lode("run", "-m", LLAMA, *sparse, path)
+            self.assertEqual(other.returncode, 2)
+            self.assertIn(path, other.stderr)
+            with open(path, "r+b") as file:
+                byte = file.read(101)[100]
+                file.seek(100)
+                file.write(bytes([byte ^ 1]))
+            broken = lode("run", "-m", QWEN, *sparse, path)
+            self.assertEqual(broken.returncode, 4)
+            self.assertIn("checksum", broken.stderr)
+            self.assertEqual(lode("run", "-m", QWEN, *sparse, path + "?").returncode, 3)
+        self.assertEqual(lode("calibrate", "-m", QWEN, "-o", "/no/such/folder/x").returncode, 7)
+        self.assertIn("-o", lode("calibrate", "-m", QWEN).stderr)
+        for wrong in (["--hca-summary", "ffn"], ["--csa-index", "hash"], ["--hca-window", 0]):
+            refused = lode("run", "-m", QWEN, "-p", "x", *wrong)
+            self.assertEqual(refused.returncode, 2, wrong)
+            self.assertIn(wrong[0], refused.stderr)
+
+
 class TokenizeTest(unittest.TestCase):
     TEXT = "Hello w\u00f6rld, \u6a21\u578b \U0001f642\n"
 

@@ -162,7 +162,6 @@ class CodeSteps {
     offsets_ = scratch.offsets.Reserve<float>(rows_ * kernels::kCodeStepTiles);
     channels_ = scratch.channels.Reserve<float>(3 * head_dim_);
     value_scales_ = scratch.value_scales.Reserve<float>(num_groups_ * kernels::kCodeStepKeys);
-    normal_ = scratch.queries.Reserve<float>(rows_ * head_dim_);
     float* per_row = scratch.per_row.Reserve<float>(3 * walk.shape.padded_rows);
     step_ = {
         .offsets = offsets_,
@@ -227,7 +226,8 @@ class CodeSteps {
         key += tile.shape.tokens;
       }
     }
-    ScaleQueries(walk_.inputs, walk_.shape, walk_.query_tile, 1.0f, walk_.scratch.queries);
+    normal_ =
+        ScaleQueries(walk_.inputs, walk_.shape, walk_.query_tile, 1.0f, walk_.scratch.queries);
     kernels::NormalizeQueries(normal_, rows_, head_dim_, scales,
                               walk_.inputs.scale * std::numbers::log2e_v<float>, normal_, factors);
     for (int64_t d = 0; d < head_dim_; ++d) scales[d] = 1.0f / scales[d];

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "attention/attention.h"
+#include "attention/flash_tile.h"
 #include "kernels/targets.h"
 #include "kv/kv_cache.h"
 
@@ -82,6 +83,21 @@ class Fixture {
     queries_[static_cast<size_t>(token * case_.num_heads * case_.head_dim + component)] = value;
   }
 
+  const KvCache& cache() const { return *cache_; }
+  // The tokens [first, first + n).
+  AttentionInputs Inputs(int64_t first, int64_t n) const {
+    const int64_t row = int64_t{case_.num_heads} * case_.head_dim;
+    return {.layer = 1,
+            .sequence = sequence_,
+            .first_position = first,
+            .num_tokens = n,
+            .num_heads = case_.num_heads,
+            .scale = 1.0f / std::sqrt(static_cast<float>(case_.head_dim)),
+            .sliding_window = case_.window,
+            .q = queries_.data() + first * row,
+            .q_stride = row};
+  }
+
   // Output [n, num_heads, head_dim] for the tokens [first, first + n), in chunks.
   std::vector<float> Run(std::string_view name, int64_t first, int64_t n, int64_t chunk,
                          int threads = 1) {
@@ -90,15 +106,7 @@ class Fixture {
     ThreadPool pool(threads);
     std::vector<float> out(static_cast<size_t>(n * row), NAN);
     for (int64_t done = 0; done < n; done += chunk) {
-      const AttentionInputs inputs = {.layer = 1,
-                                      .sequence = sequence_,
-                                      .first_position = first + done,
-                                      .num_tokens = std::min(chunk, n - done),
-                                      .num_heads = case_.num_heads,
-                                      .scale = 1.0f / std::sqrt(static_cast<float>(case_.head_dim)),
-                                      .sliding_window = case_.window,
-                                      .q = queries_.data() + (first + done) * row,
-                                      .q_stride = row};
+      const AttentionInputs inputs = Inputs(first + done, std::min(chunk, n - done));
       attention->Forward(inputs, *cache_, pool, out.data() + done * row, row);
     }
     return out;
@@ -287,6 +295,30 @@ TEST_P(AttentionTest, ThreadsDoNotMatter) {
         EXPECT_EQ(f.Run(GetParam(), 2500 - n, n, n, threads), one) << threads << " threads, " << n;
       }
     }
+  }
+}
+
+// A worker's first task may be the smallest tile of a call: buffers must not be those of a larger
+// one that it never saw.
+TEST(FlashTile, ScratchOfASmallTileDoesNotMatter) {
+  constexpr int64_t kLength = 300, kTokens = 11;
+  for (const KvDType dtype : kAllTypes) {
+    Fixture f({.num_heads = 14, .dtype = dtype, .length = kLength}, 5);
+    const AttentionInputs inputs = f.Inputs(kLength - kTokens, kTokens);
+    const FlashShape shape(inputs, f.cache().options());
+    const auto attend = [&](FlashScratch& scratch, int64_t first_token) {
+      const QueryTile tile = {.kv_head = 1,
+                              .first_token = first_token,
+                              .num_tokens = std::min(shape.tile_tokens, kTokens - first_token)};
+      kernels::SoftmaxState state = shape.StateIn(scratch.state.Reserve<float>(shape.state_floats));
+      AttendRange(inputs, f.cache(), shape, tile, 0, kLength, scratch, state);
+      return std::vector<float>(state.output, state.output + state.rows * state.output_stride);
+    };
+    FlashScratch fresh, used;
+    ASSERT_GT(shape.tile_tokens, kTokens - shape.tile_tokens) << "the second tile is the smaller";
+    attend(used, 0);
+    EXPECT_EQ(attend(fresh, shape.tile_tokens), attend(used, shape.tile_tokens))
+        << KvDTypeName(dtype);
   }
 }
 

@@ -438,8 +438,12 @@ HWY_INLINE void DecodeUnit(const std::byte* group, int64_t b, float* tile,
 
 HWY_INLINE void StoreRows(const float* sums, const MatMulTask& task, int64_t group, int64_t token) {
   const int64_t first = group * kRowGroup;
-  const size_t rows = static_cast<size_t>(std::min(kRowGroup, task.weights.rows - first));
-  std::memcpy(task.out + token * task.out_stride + first, sums, rows * sizeof(float));
+  float* out = task.out + token * task.out_stride + first;
+  if (first + kRowGroup <= task.weights.rows) {
+    std::memcpy(out, sums, kRowGroup * sizeof(float));  // a constant size: no call
+  } else {
+    std::memcpy(out, sums, static_cast<size_t>(task.weights.rows - first) * sizeof(float));
+  }
 }
 
 // Kernels: Unpack(group, begin, end, tile) returns the weights for Dot<kTokens>(weights, begin,
@@ -564,8 +568,14 @@ struct TileJob {
 HWY_INLINE void StoreToken(const TileJob& job, int64_t i) {
   float* sums = job.sums + i * kRowGroup;
   if (job.outlier_sums != nullptr) {
+    const DF32 df;
     const float* outlier_sums = job.outlier_sums + i * kRowGroup;
-    for (int64_t r = 0; r < kRowGroup; ++r) sums[r] += outlier_sums[r];
+    LODE_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) {
+      float* at = sums + v * kRowsPerVector;
+      const VF32 outliers = hn::Load(df, outlier_sums + v * kRowsPerVector);
+      hn::Store(hn::Add(hn::Load(df, at), outliers), df, at);
+    }
   }
   StoreRows(sums, job.task, job.group, job.first_token + i);
 }

@@ -78,7 +78,9 @@ bool LayerPool::FillFromSpace(Shard& shard, int32_t size_class, std::span<BlockI
     const auto lock = space_mutex_.Lock();
     space_->Take(size_class, static_cast<int64_t>(out.size() + batch_[c]), taken);
     if (taken.size() + free.size() < out.size()) {
-      space_->Return(size_class, taken);
+      std::vector<SlabSpace::Extent> emptied;
+      space_->Return(size_class, taken, emptied);
+      for (const SlabSpace::Extent& extent : emptied) space_->Recycle(extent);
       return false;
     }
   }
@@ -121,11 +123,20 @@ void LayerPool::Drain(Shard& shard, int32_t size_class, size_t keep) {
   if (free.size() <= keep) return;
   const size_t count = free.size() - keep;
   ++shard.drains;
+  std::vector<SlabSpace::Extent> emptied;
   {
     const auto lock = space_mutex_.Lock();
-    space_->Return(size_class, std::span(free).first(count));
+    space_->Return(size_class, std::span(free).first(count), emptied);
   }
+  GiveBack(emptied);
   free.erase(free.begin(), free.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
+void LayerPool::GiveBack(std::span<const SlabSpace::Extent> emptied) {
+  if (emptied.empty()) return;
+  for (const SlabSpace::Extent& extent : emptied) space_->ReleaseMemory(extent);
+  const auto lock = space_mutex_.Lock();
+  for (const SlabSpace::Extent& extent : emptied) space_->Recycle(extent);
 }
 
 void LayerPool::Flush() {

@@ -67,6 +67,7 @@ class LayerPool {
   Shard& MyShard();
   bool TryAllocate(int32_t size_class, std::span<BlockId> out);
   bool FillFromSpace(Shard& shard, int32_t size_class, std::span<BlockId> out);
+  void GiveBack(std::span<const SlabSpace::Extent> emptied);
   void Drain(Shard& shard, int32_t size_class, size_t keep);
 
   const std::unique_ptr<SlabSpace> space_;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "kv/page_table.h"
 
 namespace lode {
 namespace {
@@ -169,10 +170,10 @@ void PageStore::AddStats(KvCacheStats& stats) const {
   stats.breaks = std::clamp(breaks_.load(std::memory_order_relaxed), int64_t{0}, stats.neighbours);
   for (const auto& pool : pools_) stats.layers.push_back(pool->stats());
   stats.prefix = prefix_.stats();
-  const int64_t page_bytes =
-      int64_t{sizeof(Page)} +
-      layout_.num_layers() * layout_.num_groups() * int64_t{sizeof(BlockId)} +
-      layout_.plan().block_size() * int64_t{sizeof(int32_t)};
+  const int64_t page_bytes = int64_t{sizeof(Page)} +
+                             layout_.num_layers() * layout_.num_groups() *
+                                 int64_t{sizeof(BlockId) + sizeof(PageTable::Entry)} +
+                             layout_.plan().block_size() * int64_t{sizeof(int32_t)};
   stats.metadata_bytes = num_pages_.load(std::memory_order_relaxed) * page_bytes;
 }
 

@@ -149,7 +149,8 @@ void SlabSpace::TakeSlot(Slab& slab, int64_t slot, std::vector<BlockId>& out) {
   out.push_back(IdOf(slab, slot));
 }
 
-void SlabSpace::Return(int32_t size_class, std::span<const BlockId> blocks) {
+void SlabSpace::Return(int32_t size_class, std::span<const BlockId> blocks,
+                       std::vector<Extent>& emptied) {
   SizeClass& c = classes_[Index(size_class)];
   for (const BlockId block : blocks) {
     Slab& slab = SlabAt(int64_t{block} * kBlockIdUnit);
@@ -160,7 +161,7 @@ void SlabSpace::Return(int32_t size_class, std::span<const BlockId> blocks) {
     slab.hint = std::min(slab.hint, slot);
     --c.num_taken;
     if (slab.num_free++ == 0) c.open.insert(slab.offset);
-    if (slab.num_free == slab.num_slots) RemoveSlab(slab);
+    if (slab.num_free == slab.num_slots) emptied.push_back(RemoveSlab(slab));
   }
 }
 
@@ -198,18 +199,25 @@ SlabSpace::Slab* SlabSpace::AddSlab(int32_t size_class, int64_t min_slots) {
   return &slab;
 }
 
-void SlabSpace::RemoveSlab(Slab& slab) {
+SlabSpace::Extent SlabSpace::RemoveSlab(Slab& slab) {
   SizeClass& c = classes_[Index(slab.size_class)];
-  // Advice only: if the system declines, the memory stays and is reused.
-  madvise(base_ + slab.offset, Index(slab.bytes), MADV_DONTNEED);
+  const Extent extent = {.offset = slab.offset, .bytes = slab.bytes};
   touched_bytes_ -= CountBits(slab.touched) * c.block_bytes;
   slab_bytes_ -= slab.bytes;
   num_slots_ -= slab.num_slots;
   c.slab_bytes -= slab.bytes;
   c.open.erase(slab.offset);
   unused_slabs_.push_back(unit_slab_[Index(slab.offset / kSlabUnit)]);
-  AddExtent(slab.offset, slab.bytes);
+  for (int64_t unit = 0; unit < slab.bytes; unit += kSlabUnit) {
+    unit_slab_[Index((slab.offset + unit) / kSlabUnit)] = -1;
+  }
   slab = {};
+  return extent;
+}
+
+void SlabSpace::ReleaseMemory(const Extent& emptied) const {
+  // Advice only: if the system declines, the memory stays and is reused.
+  madvise(base_ + emptied.offset, Index(emptied.bytes), MADV_DONTNEED);
 }
 
 int64_t SlabSpace::FindExtent(int64_t bytes) {
@@ -227,10 +235,8 @@ int64_t SlabSpace::FindExtent(int64_t bytes) {
   return offset;
 }
 
-void SlabSpace::AddExtent(int64_t offset, int64_t bytes) {
-  for (int64_t unit = offset; unit < offset + bytes; unit += kSlabUnit) {
-    unit_slab_[Index(unit / kSlabUnit)] = -1;
-  }
+void SlabSpace::Recycle(const Extent& emptied) {
+  auto [offset, bytes] = emptied;
   auto next = extents_.lower_bound(offset);
   if (next != extents_.end() && next->first == offset + bytes) {
     bytes += next->second;

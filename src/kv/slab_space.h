@@ -51,8 +51,19 @@ class SlabSpace {
   int64_t Take(int32_t size_class, int64_t count, std::vector<BlockId>& out);
   // Appends `count` blocks that follow each other in memory; false when there is no room for them.
   bool TakeRun(int32_t size_class, int64_t count, std::vector<BlockId>& out);
-  // Precondition: the blocks came from Take or TakeRun of this class and were not returned since.
-  void Return(int32_t size_class, std::span<const BlockId> blocks);
+  // Addresses without a slab.
+  struct Extent {
+    int64_t offset = 0;
+    int64_t bytes = 0;
+  };
+  // Appends the slabs that became empty to `emptied`, whose memory the caller gives back and which
+  // it then recycles: the system call takes its time and needs no lock. Precondition: the blocks
+  // came from Take or TakeRun of this class and were not returned since.
+  void Return(int32_t size_class, std::span<const BlockId> blocks, std::vector<Extent>& emptied);
+  // From any thread, at any time.
+  void ReleaseMemory(const Extent& emptied) const;
+  // Makes the addresses available again.
+  void Recycle(const Extent& emptied);
   // Gives whole memory pages between used blocks back to the system.
   void Trim();
 
@@ -97,9 +108,8 @@ class SlabSpace {
   void TakeSlot(Slab& slab, int64_t slot, std::vector<BlockId>& out);
   // A new slab with room for min_slots blocks; null when there are no addresses left.
   Slab* AddSlab(int32_t size_class, int64_t min_slots);
-  void RemoveSlab(Slab& slab);
+  Extent RemoveSlab(Slab& slab);
   int64_t FindExtent(int64_t bytes);  // -1: none
-  void AddExtent(int64_t offset, int64_t bytes);
   bool MakeAccessible(int64_t end);
   void TrimSlab(Slab& slab);
 
@@ -108,7 +118,7 @@ class SlabSpace {
   std::vector<SizeClass> classes_;
   std::vector<Slab> slabs_;
   std::vector<int32_t> unused_slabs_;   // entries of slabs_
-  std::vector<int32_t> unit_slab_;      // per 64 KiB below top_: its slab, -1: in an extent
+  std::vector<int32_t> unit_slab_;      // per 64 KiB below top_: its slab, -1: none
   std::map<int64_t, int64_t> extents_;  // offset -> bytes; they never touch each other or top_
   int64_t top_ = 0;                     // no slab at or above
   int64_t accessible_ = 0;              // bytes from the front that may be read and written

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/kv_bench.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -58,11 +60,27 @@ class Zeros {
   std::vector<float> rows_;
 };
 
-// What one thread of MeasureAllocation does; returns the microseconds of each Extend.
-Result<std::vector<double>> ExtendUntil(KvCache& cache, uint64_t seed,
-                                        const std::atomic<bool>& stop) {
+// Keeps a CPU busy for this much of the thread's own time.
+void Work(double microseconds) {
+  const auto now = [] {
+    timespec time = {};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) / 1e3;
+  };
+  if (microseconds <= 0.0) return;
+  for (const double end = now() + microseconds; now() < end;) {
+  }
+}
+
+// What one thread of MeasureAllocation did.
+struct Extends {
+  std::vector<double> microseconds;  // of each call
+  int64_t pages = 0;
+};
+Result<Extends> ExtendUntil(KvCache& cache, uint64_t seed, double work_us,
+                            const std::atomic<bool>& stop) {
   Random random(seed);
-  std::vector<double> microseconds;
+  Extends extends;
   while (!stop.load(std::memory_order_relaxed)) {
     LODE_ASSIGN_OR_RETURN(const SequenceId sequence, cache.AddSequence());
     const int64_t length = SampleLength(random);
@@ -70,28 +88,29 @@ Result<std::vector<double>> ExtendUntil(KvCache& cache, uint64_t seed,
          at += kExtendTokens) {
       const Stopwatch stopwatch;
       LODE_RETURN_IF_ERROR(cache.Extend(sequence, kExtendTokens));
-      microseconds.push_back(stopwatch.Seconds() * 1e6);
+      extends.microseconds.push_back(stopwatch.Seconds() * 1e6);
+      Work(work_us);
     }
+    extends.pages += cache.plan().NumFullBlocks(cache.Length(sequence));
     cache.RemoveSequence(sequence);
   }
-  return microseconds;
+  return extends;
 }
 
 }  // namespace
 
 Result<AllocationResult> MeasureAllocation(const KvCacheOptions& geometry, int threads,
-                                           double seconds) {
+                                           double work_us, double seconds) {
   KvCacheOptions options = geometry;
   options.max_tokens = int64_t{threads} * 40'000;
   LODE_ASSIGN_OR_RETURN(const auto cache, KvCache::Create(options));
   std::atomic<bool> stop = false;
-  std::vector<Result<std::vector<double>>> times(static_cast<size_t>(threads),
-                                                 std::vector<double>());
+  std::vector<Result<Extends>> done(static_cast<size_t>(threads), Extends());
   std::vector<std::thread> workers;
   const Stopwatch stopwatch;
   for (int t = 0; t < threads; ++t) {
     workers.emplace_back([&, t] {
-      times[static_cast<size_t>(t)] = ExtendUntil(*cache, static_cast<uint64_t>(t), stop);
+      done[static_cast<size_t>(t)] = ExtendUntil(*cache, static_cast<uint64_t>(t), work_us, stop);
     });
   }
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
@@ -100,17 +119,19 @@ Result<AllocationResult> MeasureAllocation(const KvCacheOptions& geometry, int t
 
   AllocationResult result;
   result.threads = threads;
+  result.work_us = work_us;
   result.seconds = stopwatch.Seconds();
   std::vector<double> all;
-  for (const auto& thread_times : times) {
-    LODE_RETURN_IF_ERROR(thread_times.status());
-    all.insert(all.end(), thread_times->begin(), thread_times->end());
+  int64_t pages = 0;
+  for (const Result<Extends>& thread : done) {
+    LODE_RETURN_IF_ERROR(thread.status());
+    all.insert(all.end(), thread->microseconds.begin(), thread->microseconds.end());
+    pages += thread->pages;
   }
   const KvCacheStats stats = cache->stats();
   const double thread_nanoseconds = result.seconds * 1e9 * threads;
   result.extends = static_cast<int64_t>(all.size());
-  result.blocks = result.extends * int64_t{options.num_layers} * std::min(options.num_kv_heads, 4) *
-                  kExtendTokens / options.block_size;
+  result.blocks = pages * options.num_layers * std::min(options.num_kv_heads, 4);
   result.refills = stats.pools().refills;
   result.pool_wait_share =
       static_cast<double>(stats.pools().lock_wait_nanoseconds) / thread_nanoseconds;

@@ -15,10 +15,12 @@
 
 namespace lode::cli {
 
-// Threads that extend, end and begin sequences as fast as they can, a block at a time, with nothing
-// computed in between: the hardest load that an allocator can get.
+// Threads that extend, end and begin sequences, 32 tokens at a time. Without work in between it is
+// the hardest load that an allocator can get; with it, a thread computes for so long after each
+// call.
 struct AllocationResult {
   int threads = 0;
+  double work_us = 0.0;
   double seconds = 0.0;
   int64_t extends = 0;  // calls of Extend, each for 32 tokens
   int64_t blocks = 0;   // allocated
@@ -28,7 +30,7 @@ struct AllocationResult {
   double p50_us = 0.0, p99_us = 0.0, p999_us = 0.0, max_us = 0.0;  // of a call of Extend
 };
 Result<AllocationResult> MeasureAllocation(const KvCacheOptions& geometry, int threads,
-                                           double seconds);
+                                           double work_us, double seconds);
 
 // One sequence that grows to four times the length the cache was made for, a token at a time.
 struct GrowthResult {

@@ -345,7 +345,7 @@ class MeasuringVerbsTest(unittest.TestCase):
     def test_bench_kv(self):
         report = json.loads(lode("bench", "kv", "-t", "1,3", "--seconds", "0.05", "-c", 1024,
                                  "--layers", 2, "--json").stdout)
-        self.assertEqual([row["threads"] for row in report["allocation"]], [1, 3])
+        self.assertEqual([row["threads"] for row in report["allocation"]], [1, 1, 3, 3])
         self.assertGreater(report["allocation"][0]["extends"], 0)
         calm, ordered = report["simulated_hour"]
         self.assertGreater(calm["mean_fragmentation"], ordered["mean_fragmentation"])

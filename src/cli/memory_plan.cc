@@ -100,6 +100,7 @@ Result<MemoryPlan> PlanMemory(const WeightSource& source, const EngineOptions& o
   kv.dtypes = options.kv_dtypes;
   kv.max_tokens = context;
   kv.block_size = options.block_size;
+  kv.value_group = options.kv_value_group;
   kv.int4_fallback_threshold = options.int4_fallback_threshold;
 
   MemoryPlan plan;

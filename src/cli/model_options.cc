@@ -72,6 +72,9 @@ void ModelOptions::AddTo(Args& args) {
            "takes.");
   args.Real("--memory-utilization, --gpu-memory-utilization", "X", &memory_utilization,
             "Instead: the share of the available memory that model and cache may take, up to 1.");
+  args.Int("--kv-cache-quant-group-size", "N", &kv_value_group, {},
+           "Components of a value that share a scale in int8, int6 and int4: a multiple of 8, or "
+           "all of a head's if it has fewer.");
   args.Int("--hca-int4-fallback-threshold", "N", &int4_fallback_threshold,
            {.min = 0, .max = int64_t{1} << 50},
            "Where int4 is asked for, tokens from this position on are stored in int6; 0: never.");
@@ -134,6 +137,7 @@ Result<EngineOptions> ModelOptions::Resolve() const {
   options.block_size = block_size;
   options.kv_memory_bytes = kv_memory_bytes;
   options.memory_utilization = memory_utilization;
+  options.kv_value_group = kv_value_group;
   options.int4_fallback_threshold = int4_fallback_threshold;
   options.defragment_seconds = defragment_seconds;
   options.num_threads = static_cast<int32_t>(threads);

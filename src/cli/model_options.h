@@ -34,6 +34,7 @@ struct ModelOptions {
   int64_t block_size = BlockPlan::kDefaultBlockSize;
   int64_t kv_memory_bytes = 0;
   float memory_utilization = 0.0f;
+  int64_t kv_value_group = kernels::kDefaultValueGroup;
   int64_t int4_fallback_threshold = 24'576;
   int64_t defragment_seconds = 300;
   std::string log_level = "warning";

@@ -192,6 +192,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   kv_options.head_dim = static_cast<int32_t>(config.head_dim);
   kv_options.max_tokens = impl->options.context_len;
   kv_options.block_size = options.block_size;
+  kv_options.value_group = options.kv_value_group;
   kv_options.int4_fallback_threshold = options.int4_fallback_threshold;
   LODE_ASSIGN_OR_RETURN(kv_options.memory_bytes, KvBudget(options, memory, resident));
   if (options.choose_kv_dtypes) {

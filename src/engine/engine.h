@@ -42,9 +42,10 @@ struct EngineOptions {
   // loaded, less what the model takes. Both 0: what a full context takes.
   int64_t kv_memory_bytes = 0;
   double memory_utilization = 0.0;
-  int64_t int4_fallback_threshold = 24'576;  // KvCacheOptions
-  int64_t defragment_seconds = 300;          // at least so long between two passes; 0: never
-  double rope_linear_factor = 0.0;           // 0: as the model says (rope_interpolation_factor)
+  int64_t kv_value_group = kernels::kDefaultValueGroup;  // KvCacheOptions
+  int64_t int4_fallback_threshold = 24'576;              // KvCacheOptions
+  int64_t defragment_seconds = 300;  // at least so long between two passes; 0: never
+  double rope_linear_factor = 0.0;   // 0: as the model says (rope_interpolation_factor)
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled };

@@ -68,6 +68,9 @@ Result<std::vector<float>> KvTestLogProbs(KvTestBench& bench, KvDTypes dtypes,
   options.dtypes = dtypes;
   options.max_tokens = num_tokens;
   options.memory_bytes = 0;
+  // Tiles of 32 tokens from the start, which are the least exact: those of a long text.
+  options.block_size = BlockPlan::kMaxBlockTokens;
+  options.memory_bytes = 0;
   LODE_ASSIGN_OR_RETURN(const std::unique_ptr<KvCache> cache, KvCache::Create(options));
   LODE_ASSIGN_OR_RETURN(const SequenceId sequence, cache->AddSequence());
   LODE_RETURN_IF_ERROR(cache->Extend(sequence, num_tokens));

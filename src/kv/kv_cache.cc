@@ -30,6 +30,10 @@ Status CheckOptions(const KvCacheOptions& options) {
   if (!BlockPlan::IsBlockSize(options.block_size)) {
     return refuse("block size", options.block_size, "8, 16, 32, 64 or 128 tokens");
   }
+  if (options.value_group <= 0 || options.value_group % kernels::kHeadDimStep != 0) {
+    return refuse("the group of values that share a scale", options.value_group,
+                  "a multiple of " + std::to_string(kernels::kHeadDimStep));
+  }
   if (options.int4_fallback_threshold < 0) {
     return refuse("the threshold of int4", options.int4_fallback_threshold, "0 or more");
   }

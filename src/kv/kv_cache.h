@@ -43,6 +43,9 @@ struct KvCacheOptions {
   int32_t head_dim = 0;
   KvDTypes dtypes = KvDType::kF16;
   int64_t block_size = BlockPlan::kDefaultBlockSize;
+  // Components of a value that share a scale in quantised types (kv_cache_quant_group_size), a
+  // multiple of 8; a head's size if that is smaller.
+  int64_t value_group = kernels::kDefaultValueGroup;
   // Blocks from this position on have int6 where dtypes say int4; 0: never.
   int64_t int4_fallback_threshold = 24'576;
   bool adaptive_blocks = true;  // false: one size at all positions, to compare with

@@ -189,6 +189,25 @@ TEST(KvCacheTest, TypesChangeAtTheThreshold) {
   EXPECT_EQ(KvCache::Create(options).status().code(), StatusCode::kInvalidArgument);
 }
 
+TEST(KvCacheOptionsTest, GroupsOfValuesThatShareAScale) {
+  KvCacheOptions options = {.num_layers = 1,
+                            .num_kv_heads = 1,
+                            .head_dim = 64,
+                            .dtypes = KvDType::kInt4,
+                            .max_tokens = 64};
+  const double whole = KvCache::BytesPerToken(options);  // the default is more than a head has
+  options.value_group = 64;
+  EXPECT_EQ(KvCache::BytesPerToken(options), whole);
+  options.value_group = 16;
+  EXPECT_EQ(KvCache::BytesPerToken(options), whole + 3 * 2);  // three more f16 scales
+  for (const int64_t wrong : {7, 0, -8, 12}) {
+    options.value_group = wrong;
+    const Status status = KvCache::Create(options).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << wrong;
+    EXPECT_NE(status.message().find("a multiple of 8"), std::string::npos) << status.message();
+  }
+}
+
 // All tiles of one layer and head, byte for byte as the kernels see them decoded.
 std::vector<float> DecodeAll(const KvCache& cache, SequenceId sequence, int32_t layer,
                              int64_t stored) {

@@ -45,7 +45,9 @@ void KvLayout::AddRange(int64_t first_index, const KvCacheOptions& options) {
   BlockRange range;
   range.first_index = first_index;
   range.tiles = plan_.Tokens(first_index) / tile_tokens;
-  range.shape = {.head_dim = options.head_dim, .tokens = tile_tokens};
+  range.shape = {.head_dim = options.head_dim,
+                 .tokens = tile_tokens,
+                 .value_group = std::min<int64_t>(options.value_group, options.head_dim)};
   range.key_codec = &CodecFor(dtypes.key);
   range.value_codec = &CodecFor(dtypes.value);
   range.key_tile_bytes = range.key_codec->key_tile_bytes(range.shape);

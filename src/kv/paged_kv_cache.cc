@@ -18,7 +18,8 @@ std::string Fingerprint(const KvCacheOptions& options) {
          std::to_string(options.num_kv_heads) + "|" + std::to_string(options.head_dim) + "|" +
          KvDTypesName(options.dtypes) + "|" + std::to_string(options.block_size) +
          (options.adaptive_blocks ? "" : " fixed") + "|" +
-         std::to_string(options.int4_fallback_threshold);
+         std::to_string(options.int4_fallback_threshold) + "|" +
+         std::to_string(options.value_group);
 }
 
 }  // namespace

@@ -93,7 +93,9 @@ class PagedKvCache final : public KvCache {
   };
   Place PlaceOf(const Sequence& s, int32_t layer, int32_t kv_head, int64_t tile) const;
   KvTileShape Shape(int64_t tile) const {
-    return {.head_dim = options_.head_dim, .tokens = plan().TileTokens(tile)};
+    return {.head_dim = options_.head_dim,
+            .tokens = plan().TileTokens(tile),
+            .value_group = std::min<int64_t>(options_.value_group, options_.head_dim)};
   }
   int64_t LeastStored(const Sequence& s) const;
   Status CheckTables(const Sequence& s) const;

@@ -102,7 +102,7 @@ HWY_INLINE void MultiplyBlock(DI di, const CodeProduct& p, int64_t row, int64_t 
   }
   const int64_t num_quads = p.b.pairs / kCodeQuad;
   for (int64_t q = 0; q < num_quads; ++q, a += 2 * kCodeQuad) {
-    __builtin_prefetch(ahead);
+    __builtin_prefetch(ahead, 0, 2);  // to L2: the L1 cache is full of what is multiplied now
     ahead += kQuadBytes;
     CodeQuad<kBits, decltype(dw)> quad;
     quad.Load(p.b.codes, q, lane, p.b.pairs, 2 * p.b.cols);

@@ -24,6 +24,7 @@
 
 #include "attention/attention.h"
 #include "attention/flash_tile.h"
+#include "kernels/kv_tile.h"
 #include "kernels/targets.h"
 #include "kv/kv_cache.h"
 
@@ -54,6 +55,7 @@ struct Case {
   int64_t length = 100;  // tokens in the sequence
   int64_t window = 0;
   float value_bias = 0;
+  int64_t value_group = kernels::kDefaultValueGroup;
 };
 
 // A sequence with random queries, keys and values in a cache.
@@ -64,6 +66,7 @@ class Fixture {
                                                               .num_kv_heads = c.num_kv_heads,
                                                               .head_dim = c.head_dim,
                                                               .dtypes = c.dtype,
+                                                              .value_group = c.value_group,
                                                               .max_tokens = 4 * c.length + 256});
     EXPECT_TRUE(cache.ok()) << cache.status().ToString();
     cache_ = std::move(cache).value();
@@ -237,6 +240,23 @@ TEST_P(AttentionTest, TypesOfKeysAndValues) {
           << KvDTypesName(dtypes);
       EXPECT_LE(RelativeError(f.Run(GetParam(), 299, 1, 1), f.Run("eager", 299, 1, 1)), tolerance)
           << KvDTypesName(dtypes);
+    }
+  }
+}
+
+TEST_P(AttentionTest, GroupsOfValuesThatShareAScale) {
+  for (const KvDType dtype : {KvDType::kInt8, KvDType::kInt4}) {
+    for (const auto& [head_dim, group] :
+         std::vector<std::pair<int32_t, int64_t>>{{64, 16}, {40, 24}, {256, 128}, {8, 128}}) {
+      Fixture f({.num_heads = 10,
+                 .head_dim = head_dim,
+                 .dtype = dtype,
+                 .length = 300,
+                 .value_group = group},
+                21);
+      EXPECT_LE(RelativeError(f.Run(GetParam(), 290, 10, 10), f.Run("eager", 290, 10, 10)),
+                ToleranceOf(dtype))
+          << head_dim << " in groups of " << group;
     }
   }
 }

@@ -168,7 +168,8 @@ Result<Calibration> Calibrate(const WeightSource& source, Model& model,
   return calibration;
 }
 
-Result<Calibration> LoadCalibration(const std::string& path, const WeightSource& source) {
+Result<Calibration> LoadCalibration(const std::string& path, const WeightSource& source,
+                                    const ModelConfig& config) {
   LODE_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
   LODE_ASSIGN_OR_RETURN(Calibration calibration, Calibration::Parse(file.bytes(), path));
   LODE_ASSIGN_OR_RETURN(const ModelFingerprint fingerprint, FingerprintOf(source));
@@ -176,6 +177,15 @@ Result<Calibration> LoadCalibration(const std::string& path, const WeightSource&
     return InvalidArgumentError(fmt::format(
         "{}: made for a model with key weights {:02x}, but {} has {:02x}", path,
         fmt::join(calibration.fingerprint(), ""), source.path(), fmt::join(fingerprint, "")));
+  }
+  // The checksum is no signature: attention relies on these.
+  if (calibration.num_layers() != config.num_layers ||
+      calibration.num_kv_heads() != config.num_kv_heads ||
+      calibration.head_dim() != config.head_dim) {
+    return CorruptionError(
+        fmt::format("{}: expected {} layers, {} KV heads of {}, found {}, {} of {}", path,
+                    config.num_layers, config.num_kv_heads, config.head_dim,
+                    calibration.num_layers(), calibration.num_kv_heads(), calibration.head_dim()));
   }
   return calibration;
 }
@@ -205,14 +215,15 @@ Result<std::shared_ptr<const Calibration>> FindOrMakeCalibration(const Calibrati
     return std::make_shared<const Calibration>(std::move(calibration));
   };
   if (!place.path.empty()) {
-    LODE_ASSIGN_OR_RETURN(Calibration calibration, LoadCalibration(place.path, source));
+    LODE_ASSIGN_OR_RETURN(Calibration calibration,
+                          LoadCalibration(place.path, source, model.config()));
     return shared(std::move(calibration));
   }
   std::string path;
   if (!place.folder.empty()) {
     LODE_ASSIGN_OR_RETURN(const ModelFingerprint fingerprint, FingerprintOf(source));
     path = fmt::format("{}/{:02x}.calibration", place.folder, fmt::join(fingerprint, ""));
-    Result<Calibration> kept = LoadCalibration(path, source);
+    Result<Calibration> kept = LoadCalibration(path, source, model.config());
     if (kept.ok()) return shared(std::move(kept).value());
     if (kept.status().code() != StatusCode::kNotFound) LogWarning(kept.status().ToString());
   }

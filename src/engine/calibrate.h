@@ -34,8 +34,9 @@ Result<ModelFingerprint> FingerprintOf(const WeightSource& source);
 std::string_view BuiltInCalibrationText();
 
 // Reads a calibration file and checks that it belongs to the model: InvalidArgument names both
-// fingerprints. Errors: those of MappedFile::Open and Calibration::Parse.
-Result<Calibration> LoadCalibration(const std::string& path, const WeightSource& source);
+// fingerprints, Corruption both sizes. Errors: those of MappedFile::Open and Calibration::Parse.
+Result<Calibration> LoadCalibration(const std::string& path, const WeightSource& source,
+                                    const ModelConfig& config);
 // Writes a temporary file and renames it. Io: the system's reason; what was there stays.
 Status SaveCalibration(const Calibration& calibration, const std::string& path);
 

@@ -33,6 +33,8 @@ namespace {
 
 constexpr double kTolerance = 1e-4;
 constexpr double kIntegerTolerance = 4e-4;
+// Of 131,072 keys: 1.1e-4 was measured. Queries and weights are rounded, sums are not.
+constexpr double kLongIntegerTolerance = 2e-4;
 // Two ways to cut the same sum in f32 differ by rounding only.
 constexpr double kChunkTolerance = 1e-5;
 
@@ -370,7 +372,7 @@ TEST_P(AttentionTest, LongContextWithBiasedValues) {
     for (const int64_t n : {1, 40}) {
       EXPECT_LE(
           RelativeError(f.Run(GetParam(), kLength - n, n, n), f.Run("eager", kLength - n, n, n)),
-          ToleranceOf(dtype))
+          HasCodes(dtype) ? kLongIntegerTolerance : kTolerance)
           << n << " " << KvDTypeName(dtype);
     }
   }

@@ -19,12 +19,9 @@ void SetSupportedTargetsForTest(int64_t) {}
 }  // namespace hwy
 EOF
 
+tests=$(cd src/kernels && ls ./*_test.cc | xargs -n 1 basename -s .cc)
 sources="src/base/check.cc src/tensor/dtype.cc $build/hwy_targets.cc
-  src/kernels/activation.cc src/kernels/activations.cc src/kernels/dequantize.cc
-  src/kernels/machine.cc src/kernels/matmul.cc src/kernels/matmul_float.cc
-  src/kernels/matmul_q4_0_q5_0.cc src/kernels/matmul_q4_k_q5_k.cc src/kernels/matmul_q6_k.cc
-  src/kernels/matmul_q8_0.cc src/kernels/norm.cc src/kernels/pack.cc src/kernels/reference.cc
-  src/kernels/rope.cc src/kernels/softmax.cc src/kernels/targets.cc
+  $(ls src/kernels/*.cc | grep -v _test.cc)
   $gtest/googletest/src/gtest-all.cc $gtest/googlemock/src/gmock-all.cc
   $gtest/googletest/src/gtest_main.cc"
 
@@ -34,7 +31,7 @@ includes="-Isrc -isystem $build/include -I$gtest/googletest/include -I$gtest/goo
 compile() { # MARCH OUT_FOLDER
   mkdir -p "$2"
   export flags="-march=$1 -std=c++20 -O1 -ffp-contract=off -DHWY_COMPILE_ONLY_STATIC $includes"
-  for source in $sources src/kernels/matmul_test.cc src/kernels/elementwise_test.cc; do
+  for source in $sources src/kernels/*_test.cc; do
     echo "$source $2/$(basename "$source" .cc).o"
   done | tr '\n' ' ' | xargs -P 2 -n 2 sh -c 'aarch64-linux-gnu-g++ $flags -c "$0" -o "$1"'
 }
@@ -42,7 +39,7 @@ compile() { # MARCH OUT_FOLDER
 for march in armv8-a+crypto armv8.2-a+dotprod+crypto; do
   echo "== $march"
   compile "$march" "$build/$march"
-  for test in matmul_test elementwise_test; do
+  for test in $tests; do
     objects=$(ls "$build/$march"/*.o | grep -v -e _test.o)
     # shellcheck disable=SC2086
     aarch64-linux-gnu-g++ -static "$build/$march/$test.o" $objects -lpthread \

@@ -37,7 +37,12 @@ struct AttentionInputs {
 
 // How sparse attention chooses what it reads. Counts are tokens; pages are read whole.
 struct SparseOptions {
-  int64_t top_k = 2048;   // keys read between the sinks and the window
+  static constexpr int64_t kMaxGrowth = 8;
+
+  // Keys read between the sinks and the window: at least top_k, and more, up to kMaxGrowth times as
+  // many, until no more than max_unread of the softmax mass is left to summaries (0: never more).
+  int64_t top_k = 512;
+  double max_unread = 0.02;
   int64_t window = 256;   // newest tokens that are always read
   bool summaries = true;  // unread pages count by their means; false: not at all
   // What ranks the pages: key codes, or for comparison page means alone and the true scores.
@@ -46,15 +51,16 @@ struct SparseOptions {
 
 // What an attention has read and left out so far, over all layers, heads and queries.
 struct AttentionCounters {
-  int64_t keys = 0;         // that the queries attend to
-  int64_t keys_read = 0;    // of these
-  double rows = 0;          // query rows that left keys out
-  double unread_share = 0;  // sum over these rows: share of their softmax mass in summaries
+  int64_t keys = 0;           // that the queries attend to
+  int64_t keys_read = 0;      // of these
+  int64_t bytes_read = 0;     // of keys, values, codes and summaries; 0: not counted
+  double rows = 0;            // query rows that left keys out
+  double unread_share = 0;    // sum over these rows: share of their softmax mass in summaries
+  double select_seconds = 0;  // spent on finding out what to read, where that is known apart
+  double attend_seconds = 0;  // and on the rest
 
-  AttentionCounters operator-(const AttentionCounters& earlier) const {
-    return {keys - earlier.keys, keys_read - earlier.keys_read, rows - earlier.rows,
-            unread_share - earlier.unread_share};
-  }
+  AttentionCounters& operator+=(const AttentionCounters& other);
+  AttentionCounters operator-(const AttentionCounters& earlier) const;
 };
 
 class Attention {

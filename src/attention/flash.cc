@@ -7,13 +7,10 @@
 #include "attention/flash.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <vector>
 
 #include "attention/flash_tile.h"
 #include "base/check.h"
-#include "kernels/rotation.h"
 
 namespace lode {
 namespace {
@@ -54,7 +51,7 @@ class FlashAttention final : public Attention {
         kernels::SoftmaxState state =
             shape.StateIn(scratch.state.Reserve<float>(shape.state_floats));
         AttendRange(inputs, cache, shape, tile, 0, last, scratch, state);
-        WriteOut(shape, tile, {&state, 1}, out, out_stride);
+        WriteMerged(shape, tile, {&state, 1}, out, out_stride);
       });
       return;
     }
@@ -72,39 +69,11 @@ class FlashAttention final : public Attention {
     pool.ParallelFor(num_tiles, [&](int64_t index, int) {
       std::vector<kernels::SoftmaxState> states;
       for (int64_t split = 0; split < num_splits; ++split) states.push_back(partial(index, split));
-      WriteOut(shape, tile_at(index), states, out, out_stride);
+      WriteMerged(shape, tile_at(index), states, out, out_stride);
     });
   }
 
  private:
-  // Merges the states of consecutive key ranges, in order, and writes the attention output.
-  static void WriteOut(const FlashShape& shape, const QueryTile& tile,
-                       std::span<const kernels::SoftmaxState> states, float* out,
-                       int64_t out_stride) {
-    std::vector<float> merged(static_cast<size_t>(shape.head_dim));
-    for (int64_t row = 0; row < tile.num_tokens * shape.group; ++row) {
-      float max = -std::numeric_limits<float>::infinity();
-      for (const auto& state : states) max = std::max(max, state.max[row]);
-      float sum = 0;
-      std::fill(merged.begin(), merged.end(), 0.0f);
-      for (const auto& state : states) {
-        const float factor = std::exp2(state.max[row] - max);
-        const float* output = state.output + row * state.output_stride;
-        sum += state.sum[row] * factor;
-        for (int64_t d = 0; d < shape.head_dim; ++d) {
-          merged[static_cast<size_t>(d)] += output[d] * factor;
-        }
-      }
-      if (shape.rotated) kernels::Rotate(merged.data(), 1, shape.head_dim, shape.head_dim);
-      const int64_t token = tile.first_token + row / shape.group;
-      const int64_t head = tile.kv_head * shape.group + row % shape.group;
-      float* out_row = out + token * out_stride + head * shape.head_dim;
-      for (int64_t d = 0; d < shape.head_dim; ++d) {
-        out_row[d] = merged[static_cast<size_t>(d)] / sum;
-      }
-    }
-  }
-
   std::vector<FlashScratch> scratch_;  // one per worker
   AlignedBuffer partials_;             // softmax states of key ranges
 };

@@ -3,13 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <numbers>
 #include <optional>
 #include <utility>
 
+#include "attention/code_steps.h"
 #include "base/check.h"
-#include "kernels/attention_codes.h"
 #include "kernels/kv_codes.h"
 #include "kernels/rotation.h"
 
@@ -25,12 +26,6 @@ constexpr int64_t kAlignment = 64;  // bytes
 
 static_assert(kChunk % kernels::kTileColumnStep == 0);
 
-// Asks for the lines of a tile ahead of its use: the hardware's own prefetchers stop at the end of
-// a page, which a tile reaches before they are up to speed.
-void Prefetch(const std::byte* tile, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += kAlignment) __builtin_prefetch(tile + i, 0, 2);
-}
-
 // What the walk over keys needs.
 struct Walk {
   const AttentionInputs& inputs;
@@ -40,7 +35,6 @@ struct Walk {
   FlashScratch& scratch;
   kernels::SoftmaxState& state;
   std::span<const KeyRun> runs;  // all keys
-  int64_t end = 0;               // of the run that is walked now
 
   // The KV tile that holds position `key`.
   KvTile Tile(int64_t key) const {
@@ -48,28 +42,43 @@ struct Walk {
   }
 };
 
-// Whether a tile can be multiplied in integers.
-bool HasCodes(const KvTile& tile) {
-  return tile.key_codec->code_bits != 0 && tile.value_codec->code_bits != 0;
-}
+// A place in the keys of a walk.
+struct Cursor {
+  explicit Cursor(std::span<const KeyRun> runs) : rest(runs) {
+    if (!rest.empty()) key = rest.front().begin;
+  }
+  bool at_end() const { return rest.empty(); }
+  void Advance(int64_t tokens) {
+    key += tokens;
+    if (key < rest.front().end) return;
+    rest = rest.subspan(1);
+    if (!rest.empty()) key = rest.front().begin;
+  }
 
-kernels::CodeMatrix KeyCodesOf(const KvTile& tile) {
-  return kernels::KeyCodes(tile.key_codec->code_bits, tile.shape, tile.keys);
-}
-kernels::CodeMatrix ValueCodesOf(const KvTile& tile) {
-  return kernels::ValueCodes(tile.value_codec->code_bits, tile.shape, tile.values);
-}
+  std::span<const KeyRun> rest;  // the run at hand and those after it
+  int64_t key = 0;
+};
 
-// Sets scratch.begin and end: the part of keys [key, key + num_keys) that each row attends to.
-void FindKeysOfRows(const Walk& walk, int64_t key, int64_t num_keys) {
+// Neighbouring keys that stand side by side in a step: num_keys from `position` on.
+struct StepPart {
+  int64_t position;
+  int64_t num_keys;
+};
+
+// Sets scratch.begin and end: which keys of a step each row attends to. Parts ascend.
+void FindKeysOfRows(const Walk& walk, std::span<const StepPart> parts) {
   const int64_t group = walk.shape.group;
   for (int64_t t = 0; t < walk.query_tile.num_tokens; ++t) {
     const int64_t token = walk.query_tile.first_token + t;
-    const int64_t first = std::clamp(FirstKey(walk.inputs, token) - key, int64_t{0}, num_keys);
-    const int64_t last =
-        std::clamp(walk.inputs.first_position + token + 1 - key, int64_t{0}, num_keys);
-    std::fill_n(walk.scratch.begin.begin() + t * group, group, static_cast<int32_t>(first));
-    std::fill_n(walk.scratch.end.begin() + t * group, group, static_cast<int32_t>(last));
+    const int64_t first = FirstKey(walk.inputs, token);
+    const int64_t last = walk.inputs.first_position + token + 1;
+    int64_t begin = 0, end = 0;
+    for (const StepPart& part : parts) {
+      begin += std::clamp(first - part.position, int64_t{0}, part.num_keys);
+      end += std::clamp(last - part.position, int64_t{0}, part.num_keys);
+    }
+    std::fill_n(walk.scratch.begin.begin() + t * group, group, static_cast<int32_t>(begin));
+    std::fill_n(walk.scratch.end.begin() + t * group, group, static_cast<int32_t>(end));
   }
 }
 
@@ -84,50 +93,56 @@ class FloatSteps {
         scores_(walk.scratch.float_scores.Reserve<float>(walk.state.rows * kStepKeys)),
         decoded_(walk.scratch.decoded.Reserve<float>(kChunk * walk.shape.output_cols)) {}
 
-  // Takes tiles without codes from `key` on, up to kStepKeys keys; returns the first key not taken.
-  int64_t Step(int64_t key) {
+  // Takes tiles without codes from the cursor on, up to kStepKeys keys.
+  void Step(Cursor& cursor) {
     const int64_t head_dim = walk_.shape.head_dim;
     const int64_t rows = walk_.state.rows;
-    int64_t chunk_keys = kChunk;
-    int64_t num_chunks = 0;
-    while (num_chunks * kChunk < kStepKeys && chunk_keys == kChunk) {
-      chunk_keys = FindChunk(key + num_chunks * kChunk);
-      if (chunk_keys == 0) break;
+    std::array<Cursor, kStepKeys / kChunk> chunks = {cursor, cursor, cursor, cursor};
+    std::array<StepPart, kStepKeys / kChunk> parts;
+    size_t num_chunks = 0;
+    // A chunk that is not full is the last: keys of a step stand without gaps.
+    while (num_chunks < chunks.size() &&
+           (num_chunks == 0 || parts[num_chunks - 1].num_keys == kChunk)) {
+      chunks[num_chunks] = cursor;
+      const int64_t keys = FindChunk(cursor);
+      if (keys == 0) break;
       for (const KvTile& tile : tiles_) {
         tile.key_codec->decode_keys(tile.keys, tile.shape, decoded_ + Column(tile));
       }
-      kernels::MultiplyTile(queries_, head_dim, decoded_, rows, head_dim, kChunk, false,
-                            scores_ + num_chunks * kChunk, kStepKeys);
+      float* scores = scores_ + static_cast<int64_t>(num_chunks) * kChunk;
+      kernels::MultiplyTile(queries_, head_dim, decoded_, rows, head_dim, kChunk, false, scores,
+                            kStepKeys);
+      parts[num_chunks] = {chunks[num_chunks].key, keys};
       ++num_chunks;
     }
-    const int64_t num_keys = num_chunks * kChunk - (chunk_keys == 0 ? 0 : kChunk - chunk_keys);
-    FindKeysOfRows(walk_, key, num_keys);
-    kernels::SoftmaxTile(scores_, kStepKeys, num_chunks * kChunk, walk_.scratch.begin.data(),
-                         walk_.scratch.end.data(), walk_.state);
-    for (int64_t c = 0; c < num_chunks; ++c) {
-      const int64_t keys = FindChunk(key + c * kChunk);
+    FindKeysOfRows(walk_, {parts.data(), num_chunks});
+    kernels::SoftmaxTile(scores_, kStepKeys, static_cast<int64_t>(num_chunks) * kChunk,
+                         walk_.scratch.begin.data(), walk_.scratch.end.data(), walk_.state);
+    for (size_t c = 0; c < num_chunks; ++c) {
+      const int64_t keys = FindChunk(chunks[c]);
       const int64_t stride = walk_.shape.output_cols;
       for (const KvTile& tile : tiles_) {
         tile.value_codec->decode_values(tile.values, tile.shape, decoded_ + Column(tile) * stride,
                                         stride);
       }
-      kernels::MultiplyTile(scores_ + c * kChunk, kStepKeys, decoded_, rows, keys, stride, true,
-                            walk_.state.output, walk_.state.output_stride);
+      kernels::MultiplyTile(scores_ + static_cast<int64_t>(c) * kChunk, kStepKeys, decoded_, rows,
+                            keys, stride, true, walk_.state.output, walk_.state.output_stride);
     }
-    return key + num_keys;
   }
 
  private:
-  // Sets tiles_ to the tiles without codes from `key` on that fit in kChunk columns; returns how
-  // many keys they hold.
-  int64_t FindChunk(int64_t key) {
+  // Sets tiles_ to the neighbouring tiles without codes from the cursor on that fit in kChunk
+  // columns, and moves it past them; returns how many keys they hold.
+  int64_t FindChunk(Cursor& cursor) {
     tiles_.clear();
     int64_t keys = 0;
-    while (keys < kChunk && key + keys < walk_.end) {
-      const KvTile tile = walk_.Tile(key + keys);
+    const int64_t first = cursor.key;
+    while (keys < kChunk && !cursor.at_end() && cursor.key == first + keys) {
+      const KvTile tile = walk_.Tile(cursor.key);
       if (HasCodes(tile) || keys + tile.shape.tokens > kChunk) break;
       tiles_.push_back(tile);
       keys += tile.shape.tokens;
+      cursor.Advance(tile.shape.tokens);
     }
     return keys;
   }
@@ -145,171 +160,72 @@ class FloatSteps {
   std::vector<KvTile> tiles_;
 };
 
-// Softmax steps in integers (kernels/attention_codes.h). While the keys of a step are multiplied
-// its values are asked for, and while these are, the keys of the next step: in time, and no more at
-// once than the L1 cache holds.
-class CodeSteps {
+// Takes tiles with codes in steps.
+class CodeWalk {
  public:
-  explicit CodeSteps(const Walk& walk, int64_t key)
-      : walk_(walk),
-        head_dim_(walk.shape.head_dim),
-        rows_(walk.state.rows),
-        num_groups_(walk.Tile(key).shape.value_groups()) {
-    FlashScratch& scratch = walk.scratch;
-    codes_ = scratch.codes.Reserve<int16_t>(rows_ * kernels::kCodeRowStride);
-    scores_ = scratch.scores.Reserve<int32_t>(rows_ * kernels::kCodeStepKeys);
-    products_ = scratch.products.Reserve<int32_t>(rows_ * head_dim_);
-    offsets_ = scratch.offsets.Reserve<float>(rows_ * kernels::kCodeStepTiles);
-    channels_ = scratch.channels.Reserve<float>(3 * head_dim_);
-    value_scales_ = scratch.value_scales.Reserve<float>(num_groups_ * kernels::kCodeStepKeys);
-    float* per_row = scratch.per_row.Reserve<float>(3 * walk.shape.padded_rows);
-    step_ = {
-        .offsets = offsets_,
-        .factors = per_row,
-        .begin = scratch.begin.data(),
-        .end = scratch.end.data(),
-        .num_groups = num_groups_,
-        .value_scales = value_scales_,
-        .weights = scratch.weights.Reserve<int16_t>(num_groups_ * rows_ * kernels::kCodeRowStride),
-        .keep = per_row + walk.shape.padded_rows,
-        .gain = per_row + 2 * walk.shape.padded_rows};
-    NormalizeQueries(per_row);
-  }
+  explicit CodeWalk(const Walk& walk)
+      : walk_(walk), steps_(MakeSteps(walk, LargestKeyScales(walk))) {}
 
-  // Takes tiles with codes from `key` on, up to kCodeStepKeys keys; returns the first key not
-  // taken.
-  int64_t Step(int64_t key) {
-    if (next_.count == 0) FindTiles(key, next_);  // the first step, or after one in f32
+  // Takes tiles with codes from the cursor on, up to kCodeStepKeys keys.
+  void Step(Cursor& cursor) {
+    if (next_.count == 0) FindTiles(cursor, next_);  // the first step, or after one in f32
     std::swap(tiles_, next_);
-    FindTiles(key + tiles_.keys(), next_);
-    for (int64_t i = 0; i < tiles_.count; ++i) MultiplyKeys(i);
-    step_.num_keys = tiles_.keys();
-    step_.num_tiles = tiles_.count;
-    step_.tile_begin = tiles_.begin;
-    FindKeysOfRows(walk_, key, tiles_.keys());
-    for (int64_t g = 0; g < num_groups_; ++g) LoadValueScales(g);
-    kernels::SoftmaxCodes(scores_, step_, walk_.state);
-    for (int64_t g = 0; g < num_groups_; ++g) AddValues(g);
-    return key + tiles_.keys();
+    FindTiles(cursor, next_);
+    steps_.Multiply(tiles_);
+    std::array<StepPart, kernels::kCodeStepTiles> parts;
+    for (int64_t i = 0; i < tiles_.count; ++i) {
+      parts[static_cast<size_t>(i)] = {tiles_.position[i], tiles_.tile[i].shape.tokens};
+    }
+    FindKeysOfRows(walk_, {parts.data(), static_cast<size_t>(tiles_.count)});
+    steps_.Attend(tiles_, next_, walk_.state);
   }
+  // Whether keys before the cursor are still to be taken.
+  bool is_ahead() const { return next_.count > 0; }
 
  private:
-  // The tiles of a step.
-  struct Tiles {
-    int64_t keys() const { return begin[count]; }
-
-    KvTile tile[kernels::kCodeStepTiles];
-    int64_t begin[kernels::kCodeStepTiles + 1] = {};
-    int64_t count = 0;
-  };
-
-  void FindTiles(int64_t key, Tiles& tiles) const {
-    tiles.count = 0;
-    while (key + tiles.keys() < walk_.end && tiles.count < kernels::kCodeStepTiles) {
-      const KvTile tile = walk_.Tile(key + tiles.keys());
-      const int64_t keys = tiles.keys() + tile.shape.tokens;
-      if (!HasCodes(tile) || keys > kernels::kCodeStepKeys) return;
-      tiles.tile[tiles.count++] = tile;
-      tiles.begin[tiles.count] = keys;
+  void FindTiles(Cursor& cursor, CodeTiles& tiles) const {
+    tiles.Clear();
+    while (!cursor.at_end()) {
+      const KvTile tile = walk_.Tile(cursor.key);
+      if (!tiles.Add(tile, cursor.key)) return;
+      cursor.Advance(tile.shape.tokens);
     }
   }
 
-  void NormalizeQueries(float* factors) {
-    float* scales = channels_;
-    std::fill_n(scales, head_dim_, 0.0f);
-    for (const KeyRun& run : walk_.runs) {
-      for (int64_t key = run.begin; key < run.end;) {
-        const KvTile tile = walk_.Tile(key);
-        if (HasCodes(tile)) {
-          kernels::RaiseToKeyScales(tile.key_codec->code_bits, tile.shape, tile.keys, scales);
-        }
-        key += tile.shape.tokens;
+  static float* LargestKeyScales(const Walk& walk) {
+    float* scales = walk.scratch.key_scales.Reserve<float>(walk.shape.head_dim);
+    std::fill_n(scales, walk.shape.head_dim, 0.0f);
+    for (Cursor cursor(walk.runs); !cursor.at_end();) {
+      const KvTile tile = walk.Tile(cursor.key);
+      if (HasCodes(tile)) {
+        kernels::RaiseToKeyScales(tile.key_codec->code_bits, tile.shape, tile.keys, scales);
       }
+      cursor.Advance(tile.shape.tokens);
     }
-    normal_ =
-        ScaleQueries(walk_.inputs, walk_.shape, walk_.query_tile, 1.0f, walk_.scratch.queries);
-    kernels::NormalizeQueries(normal_, rows_, head_dim_, scales,
-                              walk_.inputs.scale * std::numbers::log2e_v<float>, normal_, factors);
-    for (int64_t d = 0; d < head_dim_; ++d) scales[d] = 1.0f / scales[d];
+    return scales;
   }
 
-  // Scores of tile i, and what its centre adds to them.
-  void MultiplyKeys(int64_t i) {
-    const KvTile& tile = tiles_.tile[i];
-    float* ratio = channels_ + head_dim_;
-    float* shift = ratio + head_dim_;
-    kernels::KeyRatios(tile.key_codec->code_bits, tile.shape, tile.keys, channels_, ratio, shift);
-    kernels::TileQueries(normal_, rows_, head_dim_, ratio, shift, codes_, offsets_ + i,
-                         kernels::kCodeStepTiles);
-    kernels::CodeProduct product = {.a = codes_,
-                                    .rows = rows_,
-                                    .b = KeyCodesOf(tile),
-                                    .num_cols = tile.shape.tokens,
-                                    .c = scores_ + tiles_.begin[i],
-                                    .c_stride = kernels::kCodeStepKeys};
-    product.ahead = ValueCodesOf(tile).codes;
-    Prefetch(tile.values, product.ahead - tile.values);
-    kernels::MultiplyCodes(product);
-  }
-
-  // The scales of the step's values, made as large as weights may be.
-  void LoadValueScales(int64_t group) {
-    float* scales = value_scales_ + group * kernels::kCodeStepKeys;
-    for (int64_t i = 0; i < tiles_.count; ++i) {
-      kernels::ValueScales(tiles_.tile[i].shape, tiles_.tile[i].values, group,
-                           scales + tiles_.begin[i]);
-    }
-    units_[static_cast<size_t>(group)] = kernels::NormalizeValueScales(scales, tiles_.keys());
-  }
-
-  void AddValues(int64_t group) {
-    const int16_t* weights = step_.weights + group * rows_ * kernels::kCodeRowStride;
-    const int64_t first_col = group * tiles_.tile[0].shape.value_group;
-    const int64_t num_cols = std::min(head_dim_ - first_col, tiles_.tile[0].shape.value_group);
-    kernels::CodeProduct product = {.rows = rows_,
-                                    .first_col = first_col,
-                                    .num_cols = num_cols,
-                                    .c = products_,
-                                    .c_stride = head_dim_};
-    for (int64_t i = 0; i < tiles_.count; ++i) {
-      product.a = weights + tiles_.begin[i];
-      product.b = ValueCodesOf(tiles_.tile[i]);
-      product.accumulate = i > 0;
-      product.ahead = nullptr;
-      if (i < next_.count) {
-        const kernels::CodeMatrix keys = KeyCodesOf(next_.tile[i]);
-        // Each group asks for its share.
-        product.ahead = keys.codes + kernels::CodeMatrixBytes(keys.bits, keys.pairs, keys.cols) *
-                                         first_col / head_dim_;
-        if (group == 0) Prefetch(next_.tile[i].keys, keys.codes - next_.tile[i].keys);
-      }
-      kernels::MultiplyCodes(product);
-    }
-    kernels::AddProducts(products_, head_dim_, step_, units_[static_cast<size_t>(group)], first_col,
-                         num_cols, walk_.state);
+  static CodeSteps MakeSteps(const Walk& walk, const float* scales) {
+    const float* queries =
+        ScaleQueries(walk.inputs, walk.shape, walk.query_tile, 1.0f, walk.scratch.queries);
+    return {queries,
+            walk.state.rows,
+            scales,
+            walk.inputs.scale * std::numbers::log2e_v<float>,
+            walk.shape.values,
+            walk.scratch};
   }
 
   const Walk& walk_;
-  const int64_t head_dim_;
-  const int64_t rows_;
-  const int64_t num_groups_;
-  Tiles tiles_;  // of the step
-  Tiles next_;   // of the step after it
-  kernels::CodeStep step_ = {};
-  float* normal_;
-  int16_t* codes_;
-  int32_t* scores_;
-  int32_t* products_;
-  float* offsets_;
-  float* channels_;  // inverse of the largest scale, ratio, shift: [3][head_dim]
-  float* value_scales_;
-  std::array<float, kernels::kMaxHeadDim / kernels::kHeadDimStep> units_ = {};
+  CodeSteps steps_;
+  CodeTiles tiles_;  // of the step
+  CodeTiles next_;   // of the step after it
 };
 
 // Takes the keys of all runs into the state: tiles that have codes in integers, others in f32.
 void WalkKeys(Walk& walk) {
   std::optional<FloatSteps> float_steps;
-  std::optional<CodeSteps> code_steps;
+  std::optional<CodeWalk> code_steps;
   bool is_first = true;
   bool is_rotated = walk.shape.rotated;
   const auto rotate_if = [&](bool wanted) {
@@ -318,20 +234,18 @@ void WalkKeys(Walk& walk) {
                     walk.state.output_stride);
     is_rotated = wanted;
   };
-  for (const KeyRun& run : walk.runs) {
-    walk.end = run.end;
-    for (int64_t key = run.begin; key < run.end;) {
-      const bool codes = HasCodes(walk.Tile(key));
-      if (!is_first) rotate_if(codes);
-      is_rotated = codes;  // at first the output is 0, in both forms
-      is_first = false;
-      if (codes) {
-        if (!code_steps) code_steps.emplace(walk, key);
-        key = code_steps->Step(key);
-      } else {
-        if (!float_steps) float_steps.emplace(walk);
-        key = float_steps->Step(key);
-      }
+  Cursor cursor(walk.runs);
+  while (!cursor.at_end() || (code_steps && code_steps->is_ahead())) {
+    const bool codes = (code_steps && code_steps->is_ahead()) || HasCodes(walk.Tile(cursor.key));
+    if (!is_first) rotate_if(codes);
+    is_rotated = codes;  // at first the output is 0, in both forms
+    is_first = false;
+    if (codes) {
+      if (!code_steps) code_steps.emplace(walk);
+      code_steps->Step(cursor);
+    } else {
+      if (!float_steps) float_steps.emplace(walk);
+      float_steps->Step(cursor);
     }
   }
   rotate_if(walk.shape.rotated);
@@ -350,6 +264,8 @@ FlashShape::FlashShape(const AttentionInputs& inputs, const KvCacheOptions& opti
     : head_dim(options.head_dim),
       output_cols(kernels::PadTileColumns(head_dim)),
       group(inputs.num_heads / options.num_kv_heads),
+      values{.head_dim = options.head_dim,
+             .value_group = std::min<int64_t>(options.value_group, options.head_dim)},
       rotated(CodecFor(options.dtypes.value).code_bits != 0) {
   LODE_CHECK(group >= 1 && group * options.num_kv_heads == inputs.num_heads);
   tile_tokens = std::min(std::max(int64_t{1}, kTileRows / group), inputs.num_tokens);
@@ -388,9 +304,7 @@ void AttendRuns(const AttentionInputs& inputs, const KvCache& cache, const Flash
                 const QueryTile& tile, std::span<const KeyRun> runs, FlashScratch& scratch,
                 kernels::SoftmaxState& state) {
   state.rows = tile.num_tokens * shape.group;
-  std::fill_n(state.max, shape.padded_rows, -std::numeric_limits<float>::infinity());
-  std::fill_n(state.sum, shape.padded_rows, 0.0f);
-  std::fill_n(state.output, state.rows * state.output_stride, 0.0f);
+  ClearState(shape, state);
   scratch.begin.resize(static_cast<size_t>(shape.rows()));
   scratch.end.resize(static_cast<size_t>(shape.rows()));
   Walk walk = {.inputs = inputs,
@@ -403,6 +317,12 @@ void AttendRuns(const AttentionInputs& inputs, const KvCache& cache, const Flash
   WalkKeys(walk);
 }
 
+void ClearState(const FlashShape& shape, kernels::SoftmaxState& state) {
+  std::fill_n(state.max, shape.padded_rows, -std::numeric_limits<float>::infinity());
+  std::fill_n(state.sum, shape.padded_rows, 0.0f);
+  std::fill_n(state.output, state.rows * state.output_stride, 0.0f);
+}
+
 void AttendRange(const AttentionInputs& inputs, const KvCache& cache, const FlashShape& shape,
                  const QueryTile& tile, int64_t begin, int64_t end, FlashScratch& scratch,
                  kernels::SoftmaxState& state) {
@@ -411,6 +331,32 @@ void AttendRange(const AttentionInputs& inputs, const KvCache& cache, const Flas
       .begin = std::max(begin, FirstKey(inputs, tile.first_token) / kChunk * kChunk),
       .end = std::min(end, inputs.first_position + tile.first_token + tile.num_tokens)};
   AttendRuns(inputs, cache, shape, tile, {&run, 1}, scratch, state);
+}
+
+void WriteMerged(const FlashShape& shape, const QueryTile& tile,
+                 std::span<const kernels::SoftmaxState> states, float* out, int64_t out_stride) {
+  std::vector<float> merged(static_cast<size_t>(shape.head_dim));
+  for (int64_t row = 0; row < tile.num_tokens * shape.group; ++row) {
+    float max = -std::numeric_limits<float>::infinity();
+    for (const auto& state : states) max = std::max(max, state.max[row]);
+    float sum = 0;
+    std::fill(merged.begin(), merged.end(), 0.0f);
+    for (const auto& state : states) {
+      const float factor = std::exp2(state.max[row] - max);
+      const float* output = state.output + row * state.output_stride;
+      sum += state.sum[row] * factor;
+      for (int64_t d = 0; d < shape.head_dim; ++d) {
+        merged[static_cast<size_t>(d)] += output[d] * factor;
+      }
+    }
+    if (shape.rotated) kernels::Rotate(merged.data(), 1, shape.head_dim, shape.head_dim);
+    const int64_t token = tile.first_token + row / shape.group;
+    const int64_t head = tile.kv_head * shape.group + row % shape.group;
+    float* out_row = out + token * out_stride + head * shape.head_dim;
+    for (int64_t d = 0; d < shape.head_dim; ++d) {
+      out_row[d] = merged[static_cast<size_t>(d)] / sum;
+    }
+  }
 }
 
 }  // namespace lode

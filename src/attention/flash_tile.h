@@ -46,6 +46,7 @@ struct FlashScratch {
   AlignedBuffer value_scales;  // [groups, kCodeStepKeys]
   AlignedBuffer products;      // [rows, head_dim]
   AlignedBuffer per_row;       // [3, padded_rows]
+  AlignedBuffer key_scales;    // largest of all tiles, [head_dim]
 
   AlignedBuffer state;         // a softmax state that need not outlive its task
   std::vector<int32_t> begin;  // [rows] first key of the tile that the row attends to
@@ -63,6 +64,7 @@ struct FlashShape {
   int64_t head_dim;
   int64_t output_cols;  // head_dim, padded for the kernels
   int64_t group;        // query heads per KV head
+  KvTileShape values;   // how the components of values are grouped
   bool rotated;  // states hold outputs rotated (kernels/rotation.h), as values with codes are
   int64_t tile_tokens;  // of a full tile
   int64_t padded_rows;  // rows(), padded for the kernels
@@ -100,6 +102,14 @@ void AttendRuns(const AttentionInputs& inputs, const KvCache& cache, const Flash
 void AttendRange(const AttentionInputs& inputs, const KvCache& cache, const FlashShape& shape,
                  const QueryTile& tile, int64_t begin, int64_t end, FlashScratch& scratch,
                  kernels::SoftmaxState& state);
+
+// Sets `state`, whose rows are set, to that of no keys.
+void ClearState(const FlashShape& shape, kernels::SoftmaxState& state);
+
+// Merges the states that a tile has for several sets of keys, in order, and writes the output of
+// its tokens and heads.
+void WriteMerged(const FlashShape& shape, const QueryTile& tile,
+                 std::span<const kernels::SoftmaxState> states, float* out, int64_t out_stride);
 
 }  // namespace lode
 

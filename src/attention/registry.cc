@@ -55,6 +55,27 @@ const Entry* Find(std::string_view name) {
 
 }  // namespace
 
+AttentionCounters& AttentionCounters::operator+=(const AttentionCounters& other) {
+  keys += other.keys;
+  keys_read += other.keys_read;
+  bytes_read += other.bytes_read;
+  rows += other.rows;
+  unread_share += other.unread_share;
+  select_seconds += other.select_seconds;
+  attend_seconds += other.attend_seconds;
+  return *this;
+}
+
+AttentionCounters AttentionCounters::operator-(const AttentionCounters& earlier) const {
+  return {.keys = keys - earlier.keys,
+          .keys_read = keys_read - earlier.keys_read,
+          .bytes_read = bytes_read - earlier.bytes_read,
+          .rows = rows - earlier.rows,
+          .unread_share = unread_share - earlier.unread_share,
+          .select_seconds = select_seconds - earlier.select_seconds,
+          .attend_seconds = attend_seconds - earlier.attend_seconds};
+}
+
 std::vector<std::string> AttentionNames() {
   std::vector<std::string> names;
   for (const Entry& entry : kEntries) names.emplace_back(entry.name);

@@ -294,8 +294,8 @@ HWY_INLINE VF32 Mask(VF32 scores, int64_t first, int32_t begin, int32_t end) {
   return hn::IfThenElse(inside, scores, hn::Set(df, -std::numeric_limits<float>::infinity()));
 }
 
-// Integer sums of row r become scores; returns the largest.
-HWY_INLINE float ScoreRow(int32_t* HWY_RESTRICT row, const CodeStep& step, int64_t r) {
+// Integer sums of row r become scores; returns the largest. `scores` may be `sums`.
+HWY_INLINE float ScoreRow(const int32_t* sums, const CodeStep& step, int64_t r, float* scores) {
   const F32 df;
   const I32 di;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
@@ -305,21 +305,32 @@ HWY_INLINE float ScoreRow(int32_t* HWY_RESTRICT row, const CodeStep& step, int64
   for (int64_t tile = 0; tile < step.num_tiles; ++tile) {
     const auto offset = hn::Set(df, offsets[tile]);
     for (int64_t i = step.tile_begin[tile]; i < step.tile_begin[tile + 1]; i += lanes) {
-      const auto sum = hn::Add(hn::ConvertTo(df, hn::LoadU(di, row + i)), offset);
+      const auto sum = hn::Add(hn::ConvertTo(df, hn::LoadU(di, sums + i)), offset);
       const auto score = hn::Mul(sum, factor);
       max = hn::Max(max, score);
-      hn::StoreU(hn::BitCast(di, score), di, row + i);
+      hn::StoreU(score, df, scores + i);
     }
   }
-  const int32_t begin = step.begin[r];
-  const int32_t end = step.end[r];
-  if (begin > 0 || end < step.num_keys) {
-    max = hn::Set(df, -std::numeric_limits<float>::infinity());
-    for (int64_t i = 0; i < step.num_keys; i += lanes) {
-      const auto score = Mask(hn::BitCast(df, hn::LoadU(di, row + i)), i, begin, end);
-      max = hn::Max(max, score);
-      hn::StoreU(hn::BitCast(di, score), di, row + i);
-    }
+  return hn::GetLane(hn::MaxOfLanes(df, max));
+}
+
+// Scores of keys that row r does not attend to become -infinity; returns the largest other.
+HWY_INLINE float MaskRow(const CodeStep& step, int64_t r, float* HWY_RESTRICT scores) {
+  const F32 df;
+  auto max = hn::Set(df, -std::numeric_limits<float>::infinity());
+  for (int64_t i = 0; i < step.num_keys; i += static_cast<int64_t>(hn::Lanes(df))) {
+    const auto score = Mask(hn::LoadU(df, scores + i), i, step.begin[r], step.end[r]);
+    max = hn::Max(max, score);
+    hn::StoreU(score, df, scores + i);
+  }
+  return hn::GetLane(hn::MaxOfLanes(df, max));
+}
+
+HWY_INLINE float LargestOf(const float* HWY_RESTRICT scores, int64_t n) {
+  const F32 df;
+  auto max = hn::Set(df, -std::numeric_limits<float>::infinity());
+  for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(df))) {
+    max = hn::Max(max, hn::LoadU(df, scores + i));
   }
   return hn::GetLane(hn::MaxOfLanes(df, max));
 }
@@ -327,10 +338,9 @@ HWY_INLINE float ScoreRow(int32_t* HWY_RESTRICT row, const CodeStep& step, int64
 // Scores of row r to weights, times the scales of values and rounded; returns the weights' sum.
 // kGroups: of components of values, 0 for any number.
 template <int64_t kGroups>
-HWY_INLINE float WeightRow(const int32_t* HWY_RESTRICT row, const CodeStep& step, float max,
+HWY_INLINE float WeightRow(const float* HWY_RESTRICT row, const CodeStep& step, float max,
                            int64_t r, int64_t rows) {
   const F32 df;
-  const I32 di;
   const hn::Rebind<int16_t, F32> dw;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
   const int64_t num_keys = step.num_keys;
@@ -341,7 +351,7 @@ HWY_INLINE float WeightRow(const int32_t* HWY_RESTRICT row, const CodeStep& step
   int16_t* HWY_RESTRICT weights = step.weights + r * kCodeRowStride;
   auto sum = hn::Zero(df);
   for (int64_t i = 0; i < num_keys; i += lanes) {
-    const auto weight = Exp2(df, hn::Sub(hn::BitCast(df, hn::LoadU(di, row + i)), largest));
+    const auto weight = Exp2(df, hn::Sub(hn::LoadU(df, row + i), largest));
     sum = hn::Add(sum, weight);
     for (int64_t g = 0; g < num_groups; ++g) {
       const auto scaled = hn::Mul(weight, hn::LoadU(df, value_scales + g * kCodeStepKeys + i));
@@ -351,7 +361,10 @@ HWY_INLINE float WeightRow(const int32_t* HWY_RESTRICT row, const CodeStep& step
   return hn::GetLane(hn::SumOfLanes(df, sum));
 }
 
-void SoftmaxCodes(int32_t* HWY_RESTRICT scores, const CodeStep& step, const SoftmaxState& state) {
+// The step for all rows; largest(r) is the largest score of row r, and makes its scores ready.
+template <class Largest>
+HWY_INLINE void SoftmaxRows(const float* scores, const CodeStep& step, const SoftmaxState& state,
+                            const Largest& largest) {
   const F32 df;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
   constexpr int64_t kMaxLanes = 8;
@@ -359,11 +372,9 @@ void SoftmaxCodes(int32_t* HWY_RESTRICT scores, const CodeStep& step, const Soft
   HWY_ALIGN float sum[kMaxLanes] = {};
   for (int64_t first = 0; first < state.rows; first += lanes) {
     const int64_t rows = std::min(lanes, state.rows - first);
-    int32_t* HWY_RESTRICT block = scores + first * kCodeStepKeys;
-    for (int64_t r = 0; r < rows; ++r)
-      max[r] = ScoreRow(block + r * kCodeStepKeys, step, first + r);
+    for (int64_t r = 0; r < rows; ++r) max[r] = largest(first + r);
     for (int64_t r = 0; r < rows; ++r) {
-      const int32_t* row = block + r * kCodeStepKeys;
+      const float* row = scores + (first + r) * kCodeStepKeys;
       sum[r] = step.num_groups == 1 ? WeightRow<1>(row, step, max[r], first + r, state.rows)
                                     : WeightRow<0>(row, step, max[r], first + r, state.rows);
     }
@@ -382,6 +393,28 @@ void SoftmaxCodes(int32_t* HWY_RESTRICT scores, const CodeStep& step, const Soft
     hn::StoreU(keep, df, step.keep + first);
     hn::StoreU(gain, df, step.gain + first);
   }
+}
+
+void SoftmaxCodes(int32_t* products, const CodeStep& step, const SoftmaxState& state) {
+  float* scores = reinterpret_cast<float*>(products);  // in place
+  SoftmaxRows(scores, step, state, [&](int64_t r) HWY_ATTR {
+    float* row = scores + r * kCodeStepKeys;
+    const float max = ScoreRow(products + r * kCodeStepKeys, step, r, row);
+    return step.begin[r] > 0 || step.end[r] < step.num_keys ? MaskRow(step, r, row) : max;
+  });
+}
+
+void ScoreCodes(const int32_t* products, const CodeStep& step, int64_t rows, float* out,
+                int64_t out_stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    ScoreRow(products + r * kCodeStepKeys, step, r, out + r * out_stride);
+  }
+}
+
+void SoftmaxScores(const float* scores, const CodeStep& step, const SoftmaxState& state) {
+  SoftmaxRows(scores, step, state, [&](int64_t r) HWY_ATTR {
+    return LargestOf(scores + r * kCodeStepKeys, step.num_keys);
+  });
 }
 
 void AddProducts(const int32_t* HWY_RESTRICT products, int64_t product_stride, const CodeStep& step,
@@ -412,6 +445,8 @@ HWY_EXPORT(NormalizeQueries);
 HWY_EXPORT(TileQueries);
 HWY_EXPORT(NormalizeValueScales);
 HWY_EXPORT(SoftmaxCodes);
+HWY_EXPORT(ScoreCodes);
+HWY_EXPORT(SoftmaxScores);
 HWY_EXPORT(AddProducts);
 
 void MultiplyCodes(const CodeProduct& product) {
@@ -435,6 +470,15 @@ float NormalizeValueScales(float* scales, int64_t num_keys) {
 
 void SoftmaxCodes(int32_t* scores, const CodeStep& step, const SoftmaxState& state) {
   HWY_DYNAMIC_DISPATCH(SoftmaxCodes)(scores, step, state);
+}
+
+void ScoreCodes(const int32_t* products, const CodeStep& step, int64_t rows, float* out,
+                int64_t out_stride) {
+  HWY_DYNAMIC_DISPATCH(ScoreCodes)(products, step, rows, out, out_stride);
+}
+
+void SoftmaxScores(const float* scores, const CodeStep& step, const SoftmaxState& state) {
+  HWY_DYNAMIC_DISPATCH(SoftmaxScores)(scores, step, state);
 }
 
 void AddProducts(const int32_t* products, int64_t product_stride, const CodeStep& step, float unit,

@@ -95,6 +95,17 @@ float NormalizeValueScales(float* scales, int64_t num_keys);
 //   scores [rows][kCodeStepKeys]  integer products of query and key codes; overwritten
 void SoftmaxCodes(int32_t* scores, const CodeStep& step, const SoftmaxState& state);
 
+// The scores alone: out[r][i] = (products[r][i] + offset of key i's tile) * factors[r] for the
+// step's keys.
+//   products [rows][kCodeStepKeys], out [rows] with row stride out_stride
+void ScoreCodes(const int32_t* products, const CodeStep& step, int64_t rows, float* out,
+                int64_t out_stride);
+
+// SoftmaxCodes where scores are known: tiles, offsets, begin and end of `step` are not used. A key
+// whose score is -infinity counts for nothing.
+//   scores [rows][kCodeStepKeys]
+void SoftmaxScores(const float* scores, const CodeStep& step, const SoftmaxState& state);
+
 // output = output * keep + products * gain * unit (of the group's scales), for columns [first_col,
 // first_col + num_cols) of all rows.
 //   products [rows, num_cols]   row stride product_stride

@@ -12,7 +12,6 @@
 #include <hwy/highway.h>
 
 #include "base/check.h"
-#include "kernels/dequantize.h"
 #include "kernels/exp2-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -22,104 +21,159 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int64_t kTokens = kKvTileTokens;
+// Estimates beyond it mean nothing, and the sum of a page must fit f32.
+constexpr float kLargestEstimate = 64.0f;
+
+using F32 = hn::CappedTag<float, 8>;
+using VF32 = hn::Vec<F32>;
+
+void QuantizeTables(const float* HWY_RESTRICT tables, int64_t rows, int64_t num_entries,
+                    uint8_t* HWY_RESTRICT out, float* HWY_RESTRICT steps) {
+  const F32 df;
+  const hn::RebindToSigned<F32> di;
+  const hn::Rebind<uint8_t, F32> d8;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
+  for (int64_t r = 0; r < rows; ++r, tables += num_entries, out += num_entries) {
+    auto max = hn::Zero(df);
+    auto difference = hn::Zero(df);  // x - x is NaN for NaN and infinity
+    for (int64_t i = 0; i < num_entries; i += lanes) {
+      const auto x = hn::LoadU(df, tables + i);
+      max = hn::Max(max, hn::Abs(x));
+      difference = hn::Add(difference, hn::Sub(x, x));
+    }
+    const float step = hn::GetLane(hn::MaxOfLanes(df, max)) / (127 - kCodeTableZero);
+    const bool valid = hn::GetLane(hn::SumOfLanes(df, difference)) == 0.0f && step > 1e-30f;
+    steps[r] = valid ? step : 0.0f;
+    const auto inverse = hn::Set(df, 1.0f / step);
+    for (int64_t i = 0; i < num_entries; i += lanes) {
+      const auto x = valid ? hn::Mul(hn::LoadU(df, tables + i), inverse) : hn::Zero(df);
+      const auto entry = hn::Add(hn::NearestInt(x), hn::Set(di, kCodeTableZero));
+      hn::StoreU(hn::DemoteTo(d8, entry), d8, out + i);
+    }
+  }
+}
 
 #if HWY_TARGET == HWY_SCALAR
 
-void ScanCodes(const uint8_t* codes, const uint16_t* scales, int64_t num_nibbles,
-               const uint8_t* tables, const float* steps, int64_t rows, float* out) {
-  for (int64_t r = 0; r < rows; ++r) {
+// A page's codes and scales, unpacked.
+struct Page {
+  void Load(const uint8_t* page, int64_t num_nibbles) {
+    codes = page;
     for (int64_t t = 0; t < kTokens; ++t) {
-      int32_t sum = 0;
-      for (int64_t n = 0; n < num_nibbles; ++n) {
-        const int byte = codes[n * kTokens / 2 + t % (kTokens / 2)];
-        const int nibble = t < kTokens / 2 ? byte & 15 : byte >> 4;
-        sum += tables[(r * num_nibbles + n) * 16 + nibble] - kCodeTableZero;
-      }
-      out[r * kTokens + t] = HalfToFloat(scales[t]) * steps[r] * static_cast<float>(sum);
+      scales[t] = static_cast<float>(page[num_nibbles * kTokens / 2 + t]) * kCodeScaleUnit;
     }
+  }
+  const uint8_t* codes;
+  float scales[kTokens];
+};
+
+// visit(estimates of keys from t on, t) for one row.
+template <class Visit>
+void ScanRow(const Page& page, const uint8_t* tables, int64_t num_nibbles, float step,
+             const Visit& visit) {
+  for (int64_t t = 0; t < kTokens; ++t) {
+    int32_t sum = 0;
+    for (int64_t n = 0; n < num_nibbles; ++n) {
+      const int byte = page.codes[n * kTokens / 2 + t % (kTokens / 2)];
+      const int nibble = t < kTokens / 2 ? byte & 15 : byte >> 4;
+      sum += tables[n * 16 + nibble] - kCodeTableZero;
+    }
+    visit(hn::Set(F32(), page.scales[t] * step * static_cast<float>(sum)), t);
   }
 }
 
 #else
 
-// Unpacks nibbles to bytes in the order of keys 0, 16, 1, 17, ...: the even bytes of a vector are
-// then one half of the page and the odd ones the other, and sums need no shuffling.
-void UnpackNibbles(const uint8_t* HWY_RESTRICT codes, int64_t num_nibbles,
-                   uint8_t* HWY_RESTRICT out) {
-  const hn::FixedTag<uint8_t, 16> d8;
-  for (int64_t n = 0; n < num_nibbles; ++n) {
-    const auto both = hn::LoadU(d8, codes + n * 16);
-    const auto low = hn::And(both, hn::Set(d8, 15));
-    const auto high = hn::ShiftRight<4>(both);
-    hn::Store(hn::InterleaveLower(d8, low, high), d8, out + n * kTokens);
-    hn::Store(hn::InterleaveUpper(d8, low, high), d8, out + n * kTokens + 16);
+// A page's codes and scales, unpacked. Nibbles become bytes in the order of keys 0, 16, 1, 17, ...:
+// the even bytes of a vector are then one half of the page and the odd ones the other, and sums
+// need no shuffling.
+struct Page {
+  void Load(const uint8_t* HWY_RESTRICT page, int64_t num_nibbles) {
+    const hn::FixedTag<uint8_t, 16> d8;
+    for (int64_t n = 0; n < num_nibbles; ++n) {
+      const auto both = hn::LoadU(d8, page + n * 16);
+      const auto low = hn::And(both, hn::Set(d8, 15));
+      const auto high = hn::ShiftRight<4>(both);
+      hn::Store(hn::InterleaveLower(d8, low, high), d8, codes + n * kTokens);
+      hn::Store(hn::InterleaveUpper(d8, low, high), d8, codes + n * kTokens + 16);
+    }
+    const F32 df;
+    const hn::RebindToSigned<F32> di;
+    const hn::Rebind<uint8_t, F32> d_scale;
+    const uint8_t* HWY_RESTRICT from = page + num_nibbles * kTokens / 2;
+    for (int64_t t = 0; t < kTokens; t += static_cast<int64_t>(hn::Lanes(df))) {
+      const auto scale = hn::ConvertTo(df, hn::PromoteTo(di, hn::LoadU(d_scale, from + t)));
+      hn::Store(hn::Mul(scale, hn::Set(df, kCodeScaleUnit)), df, scales + t);
+    }
   }
-}
+  HWY_ALIGN uint8_t codes[kMaxCodeNibbles * kTokens];
+  HWY_ALIGN float scales[kTokens];
+};
 
-// out[t] = scale * factor * (sum - zero) for as many keys as a vector of 16-bit sums holds.
-template <class D16, class V16>
-HWY_INLINE void StoreEstimates(D16 d16, V16 sums, const float* HWY_RESTRICT scales, float step,
-                               float zero, float* HWY_RESTRICT out) {
-  const hn::Repartition<int32_t, D16> d32;
-  const hn::RebindToFloat<decltype(d32)> df;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
-  const hn::Half<D16> half;
-  const auto store = [&](auto integers, int64_t at) {
-    const auto sum = hn::Sub(hn::ConvertTo(df, integers), hn::Set(df, zero));
-    hn::StoreU(hn::Mul(sum, hn::Mul(hn::LoadU(df, scales + at), hn::Set(df, step))), df, out + at);
-  };
-  store(hn::PromoteTo(d32, hn::LowerHalf(half, sums)), 0);
-  store(hn::PromoteTo(d32, hn::UpperHalf(half, sums)), lanes);
-}
-
-void ScanCodes(const uint8_t* codes, const uint16_t* scale_bits, int64_t num_nibbles,
-               const uint8_t* tables, const float* steps, int64_t rows, float* out) {
-  LODE_DCHECK(num_nibbles % 2 == 0 && num_nibbles <= kMaxCodeNibbles);
+// visit(estimates of keys from t on, t) for one row, in any order.
+template <class Visit>
+HWY_INLINE void ScanRow(const Page& page, const uint8_t* HWY_RESTRICT tables, int64_t num_nibbles,
+                        float step, const Visit& visit) {
   const hn::CappedTag<uint8_t, kTokens> d8;
   const hn::Repartition<uint16_t, decltype(d8)> d16;
+  const hn::Half<decltype(d16)> half;
+  const F32 df;
+  const hn::RebindToSigned<F32> di;
   const int64_t lanes8 = static_cast<int64_t>(hn::Lanes(d8));
-  HWY_ALIGN uint8_t unpacked[kMaxCodeNibbles * kTokens];
-  HWY_ALIGN float scales[kTokens];
-  UnpackNibbles(codes, num_nibbles, unpacked);
-  for (int64_t t = 0; t < kTokens; ++t) scales[t] = HalfToFloat(scale_bits[t]);
-  const float zero = static_cast<float>(kCodeTableZero * num_nibbles);
-  for (int64_t r = 0; r < rows; ++r) {
-    const uint8_t* row_tables = tables + r * num_nibbles * 16;
-    for (int64_t first = 0; first < kTokens; first += lanes8) {
-      auto even = hn::Zero(d16);
-      auto odd = hn::Zero(d16);
-      for (int64_t n = 0; n < num_nibbles; n += 2) {
-        const auto a = hn::TableLookupBytes(hn::LoadDup128(d8, row_tables + n * 16),
-                                            hn::Load(d8, unpacked + n * kTokens + first));
-        const auto b = hn::TableLookupBytes(hn::LoadDup128(d8, row_tables + (n + 1) * 16),
-                                            hn::Load(d8, unpacked + (n + 1) * kTokens + first));
-        const auto pair = hn::BitCast(d16, hn::Add(a, b));  // two entries of 127 fit a byte
-        even = hn::Add(even, hn::And(pair, hn::Set(d16, 255)));
-        odd = hn::Add(odd, hn::ShiftRight<8>(pair));
-      }
-      float* row_out = out + r * kTokens + first / 2;
-      StoreEstimates(d16, even, scales + first / 2, steps[r], zero, row_out);
-      StoreEstimates(d16, odd, scales + (kTokens + first) / 2, steps[r], zero,
-                     row_out + kTokens / 2);
+  const auto zero = hn::Set(di, static_cast<int32_t>(kCodeTableZero * num_nibbles));
+  const auto unit = hn::Set(df, step);
+  const auto convert = [&](auto sums, int64_t t) {
+    const auto x = hn::ConvertTo(df, hn::Sub(hn::PromoteTo(di, sums), zero));
+    visit(hn::Mul(x, hn::Mul(hn::Load(df, page.scales + t), unit)), t);
+  };
+  for (int64_t first = 0; first < kTokens; first += lanes8) {
+    auto even = hn::Zero(d16);
+    auto odd = hn::Zero(d16);
+    for (int64_t n = 0; n < num_nibbles; n += 2) {
+      const auto a = hn::TableLookupBytes(hn::LoadDup128(d8, tables + n * 16),
+                                          hn::Load(d8, page.codes + n * kTokens + first));
+      const auto b = hn::TableLookupBytes(hn::LoadDup128(d8, tables + (n + 1) * 16),
+                                          hn::Load(d8, page.codes + (n + 1) * kTokens + first));
+      const auto pair = hn::BitCast(d16, hn::Add(a, b));  // two entries of 127 fit a byte
+      even = hn::Add(even, hn::And(pair, hn::Set(d16, 255)));
+      odd = hn::Add(odd, hn::ShiftRight<8>(pair));
     }
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
+    const int64_t t = first / 2;
+    convert(hn::LowerHalf(half, even), t);
+    convert(hn::UpperHalf(half, even), t + lanes);
+    convert(hn::LowerHalf(half, odd), kTokens / 2 + t);
+    convert(hn::UpperHalf(half, odd), kTokens / 2 + t + lanes);
   }
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
-void LogSumsOfPage(const float* HWY_RESTRICT x, int64_t rows, float* HWY_RESTRICT out) {
-  const hn::CappedTag<float, 8> df;
-  constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(hn::CappedTag<float, 8>()));
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* HWY_RESTRICT row = x + r * kTokens;
-    auto max = hn::Load(df, row);
-    for (int64_t t = kLanes; t < kTokens; t += kLanes) max = hn::Max(max, hn::Load(df, row + t));
-    const auto largest = hn::MaxOfLanes(df, max);
-    auto sum = hn::Zero(df);
-    for (int64_t t = 0; t < kTokens; t += kLanes) {
-      sum = hn::Add(sum, Exp2(df, hn::Sub(hn::Load(df, row + t), largest)));
+void ScanPage(const uint8_t* codes, const CodeTables& tables, float* HWY_RESTRICT out) {
+  LODE_DCHECK(tables.num_nibbles % 2 == 0 && tables.num_nibbles <= kMaxCodeNibbles);
+  Page page;
+  page.Load(codes, tables.num_nibbles);
+  for (int64_t r = 0; r < tables.rows; ++r, out += kTokens) {
+    ScanRow(page, tables.tables + r * tables.num_nibbles * 16, tables.num_nibbles, tables.steps[r],
+            [&](VF32 x, int64_t t) HWY_ATTR { hn::Store(x, F32(), out + t); });
+  }
+}
+
+void AddPageMasses(const uint8_t* pages, int64_t num_pages, const CodeTables& tables,
+                   float* HWY_RESTRICT masses, int64_t stride) {
+  LODE_DCHECK(tables.num_nibbles % 2 == 0 && tables.num_nibbles <= kMaxCodeNibbles);
+  const F32 df;
+  Page page;
+  for (int64_t p = 0; p < num_pages; ++p, pages += CodePageBytes(tables.num_nibbles)) {
+    page.Load(pages, tables.num_nibbles);
+    for (int64_t r = 0; r < tables.rows; ++r) {
+      auto sum = hn::Zero(df);
+      ScanRow(page, tables.tables + r * tables.num_nibbles * 16, tables.num_nibbles,
+              tables.steps[r], [&](VF32 x, int64_t) HWY_ATTR {
+                sum = hn::Add(sum, Exp2(df, hn::Min(x, hn::Set(df, kLargestEstimate))));
+              });
+      masses[r * stride + p] += std::log2(hn::GetLane(hn::SumOfLanes(df, sum)));
     }
-    out[r] = hn::GetLane(largest) + std::log2(hn::GetLane(hn::SumOfLanes(df, sum)));
   }
 }
 
@@ -130,16 +184,22 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace lode::kernels {
 
-HWY_EXPORT(ScanCodes);
-HWY_EXPORT(LogSumsOfPage);
+HWY_EXPORT(QuantizeTables);
+HWY_EXPORT(ScanPage);
+HWY_EXPORT(AddPageMasses);
 
-void ScanCodes(const uint8_t* codes, const uint16_t* scales, int64_t num_nibbles,
-               const uint8_t* tables, const float* steps, int64_t rows, float* out) {
-  HWY_DYNAMIC_DISPATCH(ScanCodes)(codes, scales, num_nibbles, tables, steps, rows, out);
+void QuantizeTables(const float* tables, int64_t rows, int64_t num_entries, uint8_t* out,
+                    float* steps) {
+  HWY_DYNAMIC_DISPATCH(QuantizeTables)(tables, rows, num_entries, out, steps);
 }
 
-void LogSumsOfPage(const float* x, int64_t rows, float* out) {
-  HWY_DYNAMIC_DISPATCH(LogSumsOfPage)(x, rows, out);
+void ScanPage(const uint8_t* page, const CodeTables& tables, float* out) {
+  HWY_DYNAMIC_DISPATCH(ScanPage)(page, tables, out);
+}
+
+void AddPageMasses(const uint8_t* pages, int64_t num_pages, const CodeTables& tables, float* masses,
+                   int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(AddPageMasses)(pages, num_pages, tables, masses, stride);
 }
 
 }  // namespace lode::kernels

@@ -2,10 +2,10 @@
 // Estimates of scores from key codes: 4-bit look-ups in tables of 16 entries, as in the fast scan
 // of FAISS (Andre et al., arXiv 1704.07355).
 //
-// The codes of a page of kKvTileTokens keys:
+// The codes of a page of kKvTileTokens keys, CodePageBytes(num_nibbles) bytes:
 //   codes   uint8 [num_nibbles][kKvTileTokens / 2]: byte j holds the nibbles of key j (low) and of
 //           key j + kKvTileTokens / 2 (high)
-//   scales  f16 [kKvTileTokens]
+//   scales  uint8 [kKvTileTokens], in units of kCodeScaleUnit
 // A query has a table per nibble. Plain functions: no allocation, no threads.
 #ifndef LODE_KERNELS_CODE_SCAN_H_
 #define LODE_KERNELS_CODE_SCAN_H_
@@ -20,17 +20,39 @@ namespace lode::kernels {
 inline constexpr int64_t kMaxCodeNibbles = 64;
 // Entries of a table are 0 to 127; this one stands for zero.
 inline constexpr uint8_t kCodeTableZero = 64;
+inline constexpr float kCodeScaleUnit = 1.0f / 80;
 
-// out[r][t] = scales[t] * steps[r] * sum over nibbles n of (tables[r][n][nibble n of key t] - 64).
-//   tables uint8 [rows][num_nibbles][16], 16-byte aligned; steps [rows]
-//   scales [kKvTileTokens] as f16 bits
+constexpr int64_t CodePageBytes(int64_t num_nibbles) {
+  return num_nibbles * kKvTileTokens / 2 + kKvTileTokens;
+}
+
+// The tables of some queries.
+struct CodeTables {
+  const uint8_t* tables = nullptr;  // [rows][num_nibbles][16], 16-byte aligned
+  const float* steps = nullptr;     // [rows]
+  int64_t num_nibbles = 0;
+  int64_t rows = 0;
+};
+
+// Rounds tables to steps of 1/63 of a row's largest magnitude. A row that is all zero or not finite
+// gets step 0: it estimates 0.
+//   tables f32 [rows][num_entries], num_entries a multiple of 16
+//   out uint8 [rows][num_entries], steps [rows]
+void QuantizeTables(const float* tables, int64_t rows, int64_t num_entries, uint8_t* out,
+                    float* steps);
+
+// out[r][t] = scale of key t * steps[r] * sum over nibbles n of (tables[r][n][nibble n of key t] -
+// kCodeTableZero).
 //   out [rows][kKvTileTokens], 64-byte aligned
 // Cost: rows * num_nibbles * kKvTileTokens look-ups.
-void ScanCodes(const uint8_t* codes, const uint16_t* scales, int64_t num_nibbles,
-               const uint8_t* tables, const float* steps, int64_t rows, float* out);
+void ScanPage(const uint8_t* page, const CodeTables& tables, float* out);
 
-// out[r] = log2 of the sum of 2^x over a row of x [rows][kKvTileTokens], 64-byte aligned.
-void LogSumsOfPage(const float* x, int64_t rows, float* out);
+// masses[r][p] += log2 of the sum of 2^x over the estimates x of page p, which count as at most
+// 2^64.
+//   pages    num_pages neighbouring pages
+//   masses   [rows][num_pages], row stride `stride`
+void AddPageMasses(const uint8_t* pages, int64_t num_pages, const CodeTables& tables, float* masses,
+                   int64_t stride);
 
 }  // namespace lode::kernels
 

@@ -4,11 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
 
-#include "kernels/dequantize.h"
+#include "base/aligned_vector.h"
 #include "kernels/targets.h"
 
 namespace lode::kernels {
@@ -22,36 +23,52 @@ class CodeScanTest : public testing::TestWithParam<Target> {
 INSTANTIATE_TEST_SUITE_P(AllTargets, CodeScanTest, testing::ValuesIn(SupportedTargets()),
                          [](const auto& test) { return TargetName(test.param); });
 
-TEST_P(CodeScanTest, EqualsPlainLoops) {
-  std::mt19937 generator(1);
+// Pages of random codes and the tables of some rows, with extremes: a pair of 127 must not
+// overflow.
+struct Case {
+  Case(int64_t num_nibbles, int64_t num_rows, int64_t num_pages, uint32_t seed)
+      : nibbles(num_nibbles), rows(num_rows), pages(num_pages * CodePageBytes(num_nibbles)) {
+    std::mt19937 generator(seed);
+    for (uint8_t& byte : pages) byte = static_cast<uint8_t>(generator());
+    tables.resize(rows * nibbles * 16);
+    for (uint8_t& entry : tables) {
+      entry = generator() % 4 == 0 ? 127 : static_cast<uint8_t>(generator() % 128);
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      steps.push_back(static_cast<float>(generator() % 1000) / 77700.0f - 0.005f);
+    }
+  }
+  CodeTables Tables() const {
+    return {.tables = tables.data(), .steps = steps.data(), .num_nibbles = nibbles, .rows = rows};
+  }
+  const uint8_t* Page(int64_t p) const { return pages.data() + p * CodePageBytes(nibbles); }
+  double Estimate(int64_t page, int64_t r, int64_t t) const {
+    int sum = 0;
+    for (int64_t n = 0; n < nibbles; ++n) {
+      const int byte = Page(page)[n * 16 + t % 16];
+      const int nibble = t < 16 ? byte % 16 : byte / 16;
+      sum += int{tables[static_cast<size_t>((r * nibbles + n) * 16 + nibble)]} - kCodeTableZero;
+    }
+    return Page(page)[nibbles * 16 + t] / 80.0 * steps[static_cast<size_t>(r)] * sum;
+  }
+
+  int64_t nibbles, rows;
+  std::vector<uint8_t> pages;
+  AlignedVector<uint8_t> tables;
+  std::vector<float> steps;
+};
+
+TEST_P(CodeScanTest, EstimatesEqualPlainLoops) {
   for (const int64_t nibbles : {2, 8, 16, 64}) {
     for (const int64_t rows : {1, 2, 7, 63}) {
-      std::vector<uint8_t> codes(static_cast<size_t>(nibbles * 16));
-      for (uint8_t& byte : codes) byte = static_cast<uint8_t>(generator());
-      std::vector<uint16_t> scales(kKvTileTokens);
-      for (uint16_t& scale : scales) {
-        scale = FloatToHalf(static_cast<float>(generator() % 1000) / 300.0f);
-      }
-      alignas(64) static uint8_t tables[63 * 64 * 16];
-      alignas(64) static float out[63 * kKvTileTokens];
-      for (uint8_t& entry : tables) {
-        // Extremes too: a pair of 127 must not overflow.
-        entry = generator() % 4 == 0 ? 127 : static_cast<uint8_t>(generator() % 128);
-      }
-      std::vector<float> steps(static_cast<size_t>(rows));
-      for (float& step : steps) step = static_cast<float>(generator() % 1000) / 777.0f - 0.5f;
-      ScanCodes(codes.data(), scales.data(), nibbles, tables, steps.data(), rows, out);
+      const Case c(nibbles, rows, 1, 1);
+      AlignedVector<float> out(static_cast<size_t>(rows * kKvTileTokens));
+      ScanPage(c.Page(0), c.Tables(), out.data());
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t t = 0; t < kKvTileTokens; ++t) {
-          int sum = 0;
-          for (int64_t n = 0; n < nibbles; ++n) {
-            const int byte = codes[static_cast<size_t>(n * 16 + t % 16)];
-            const int nibble = t < 16 ? byte % 16 : byte / 16;
-            sum += int{tables[(r * nibbles + n) * 16 + nibble]} - kCodeTableZero;
-          }
-          const double truth = double{HalfToFloat(scales[static_cast<size_t>(t)])} *
-                               steps[static_cast<size_t>(r)] * sum;
-          ASSERT_NEAR(out[r * kKvTileTokens + t], truth, 1e-6 * std::abs(truth) + 1e-12)
+          const double truth = c.Estimate(0, r, t);
+          ASSERT_NEAR(out[static_cast<size_t>(r * kKvTileTokens + t)], truth,
+                      1e-6 * std::abs(truth) + 1e-12)
               << nibbles << " " << r << " " << t;
         }
       }
@@ -59,18 +76,43 @@ TEST_P(CodeScanTest, EqualsPlainLoops) {
   }
 }
 
-TEST_P(CodeScanTest, LogSumsEqualReference) {
-  std::mt19937 generator(2);
-  std::normal_distribution<float> normal(-3.0f, 20.0f);
-  alignas(64) float x[5 * kKvTileTokens];
-  for (float& value : x) value = normal(generator);
-  float out[5];
-  LogSumsOfPage(x, 5, out);
-  for (int64_t r = 0; r < 5; ++r) {
-    double sum = 0;
-    for (int64_t t = 0; t < kKvTileTokens; ++t) sum += std::exp2(double{x[r * kKvTileTokens + t]});
-    EXPECT_NEAR(out[r], std::log2(sum), 1e-5 * std::abs(std::log2(sum)) + 1e-5);
+TEST_P(CodeScanTest, MassesEqualPlainLoops) {
+  for (const int64_t num_pages : {1, 3, 9}) {
+    constexpr int64_t kStride = 11;
+    const Case c(16, 5, num_pages, 2);
+    std::vector<float> masses(5 * kStride, 3.0f);
+    AddPageMasses(c.Page(0), num_pages, c.Tables(), masses.data(), kStride);
+    for (int64_t r = 0; r < 5; ++r) {
+      for (int64_t p = 0; p < kStride; ++p) {
+        double sum = 0;
+        for (int64_t t = 0; p < num_pages && t < kKvTileTokens; ++t) {
+          sum += std::exp2(std::min(c.Estimate(p, r, t), 64.0));
+        }
+        const double truth = p < num_pages ? 3 + std::log2(sum) : 3;
+        EXPECT_NEAR(masses[static_cast<size_t>(r * kStride + p)], truth, 1e-5 * truth) << r;
+      }
+    }
   }
+}
+
+TEST_P(CodeScanTest, TablesKeepTheirLargestEntry) {
+  std::mt19937 generator(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> tables(4 * 32);
+  for (float& x : tables) x = normal(generator);
+  tables[5] = -7.0f;
+  std::fill_n(tables.begin() + 32, 32, 0.0f);
+  tables[64 + 3] = NAN;
+  tables[96 + 3] = INFINITY;
+  std::vector<uint8_t> out(4 * 32);
+  float steps[4];
+  QuantizeTables(tables.data(), 4, 32, out.data(), steps);
+  EXPECT_FLOAT_EQ(steps[0], 7.0f / 63);
+  for (size_t i = 0; i < 32; ++i) {
+    EXPECT_NEAR(steps[0] * (out[i] - kCodeTableZero), tables[i], steps[0] * 0.5001f);
+    for (const size_t row : {1, 2, 3}) EXPECT_EQ(out[row * 32 + i], kCodeTableZero);
+  }
+  for (const size_t row : {1, 2, 3}) EXPECT_EQ(steps[row], 0.0f);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/softmax.h"
 
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -8,6 +9,7 @@
 #define HWY_TARGET_INCLUDE "kernels/softmax.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "kernels/exp-inl.h"
+#include "kernels/exp2-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lode::kernels {
@@ -63,6 +65,29 @@ void SoftmaxInPlace(float* x, int64_t n) {
   for (i = 0; i < n; ++i) x[i] *= scale;
 }
 
+using F32 = hn::CappedTag<float, 8>;
+
+float LogSumExp2(const float* HWY_RESTRICT x, int64_t n) {
+  const F32 df;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
+  auto max = hn::Set(df, std::numeric_limits<float>::lowest());
+  for (int64_t i = 0; i < n; i += lanes) max = hn::Max(max, hn::LoadU(df, x + i));
+  const float largest = hn::GetLane(hn::MaxOfLanes(df, max));
+  auto sum = hn::Zero(df);
+  for (int64_t i = 0; i < n; i += lanes) {
+    sum = hn::Add(sum, Exp2(df, hn::Sub(hn::LoadU(df, x + i), hn::Set(df, largest))));
+  }
+  return largest + std::log2(hn::GetLane(hn::SumOfLanes(df, sum)));
+}
+
+void AddExp2(const float* HWY_RESTRICT x, int64_t n, float log_sum, float* HWY_RESTRICT out) {
+  const F32 df;
+  for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(df))) {
+    const auto share = Exp2(df, hn::Sub(hn::LoadU(df, x + i), hn::Set(df, log_sum)));
+    hn::StoreU(hn::Add(hn::LoadU(df, out + i), share), df, out + i);
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace lode::kernels
 HWY_AFTER_NAMESPACE();
@@ -73,6 +98,16 @@ namespace lode::kernels {
 HWY_EXPORT(SoftmaxInPlace);
 void Softmax(float* x, int64_t n) {
   HWY_DYNAMIC_DISPATCH(SoftmaxInPlace)(x, n);
+}
+
+HWY_EXPORT(LogSumExp2);
+float LogSumExp2(const float* x, int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(LogSumExp2)(x, n);
+}
+
+HWY_EXPORT(AddExp2);
+void AddExp2(const float* x, int64_t n, float log_sum, float* out) {
+  HWY_DYNAMIC_DISPATCH(AddExp2)(x, n, log_sum, out);
 }
 
 }  // namespace lode::kernels

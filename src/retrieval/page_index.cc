@@ -2,141 +2,138 @@
 #include "retrieval/page_index.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <span>
 
 #include "base/check.h"
-#include "kernels/code_scan.h"
-#include "kernels/dequantize.h"
+#include "kernels/attention_tile.h"
+#include "kernels/kv_codes.h"
 
 namespace lode {
 namespace {
 
-constexpr int64_t kCodeBytes = kCodeNibbles * kPageTokens / 2;  // of a page
-// The correction <x,x>/<x,z> of a key is kept within these, as a code may be a poor match.
-constexpr float kMinScale = 0.3f;
+// Of the correction <x,x>/<x,z> of a key, as a code may be a poor match.
 constexpr float kMaxScale = 3.0f;
-
-// Index of the level nearest to x, in units of the deviation.
-int NearestLevel(std::span<const float> levels, float x) {
-  const auto above = std::lower_bound(levels.begin(), levels.end(), x);
-  if (above == levels.begin()) return 0;
-  if (above == levels.end()) return static_cast<int>(levels.size()) - 1;
-  const auto below = above - 1;
-  return static_cast<int>((x - *below < *above - x ? below : above) - levels.begin());
-}
+static_assert(kMaxScale / kernels::kCodeScaleUnit < 255);
 
 }  // namespace
 
-PageIndex::PageIndex(const HeadProjection* projection) : projection_(projection) {}
+PageIndex::PageIndex(const HeadProjection* projection)
+    : projection_(projection),
+      key_tile_bytes_(kernels::KeyCodeBytes(kMeanBits, mean_shape())),
+      value_tile_bytes_(kernels::ValueCodeBytes(kMeanBits, mean_shape())),
+      full_scales_(At(head_dim()), 0.0f),
+      open_keys_(At(head_dim() * kNodePages), 0.0f),
+      open_values_(open_keys_.size(), 0.0f) {}
 
 void PageIndex::Append(const float* keys, const float* values, int64_t value_stride) {
   const int64_t n = head_dim();
-  std::vector<float> mean_key(static_cast<size_t>(n), 0.0f), mean_value(mean_key),
-      residual(mean_key);
-  for (int64_t t = 0; t < kPageTokens; ++t) {
-    for (int64_t d = 0; d < n; ++d) {
-      mean_key[static_cast<size_t>(d)] += keys[d * kPageTokens + t] / kPageTokens;
-      mean_value[static_cast<size_t>(d)] += values[t * value_stride + d] / kPageTokens;
-    }
-  }
-  const int64_t group = num_pages_ / kPageGroup, place = num_pages_ % kPageGroup;
-  ++num_pages_;
-  ResizeMeans();
+  std::vector<float> mean_key(At(n), 0.0f), mean_value(mean_key);
+  AlignedVector<float> residuals(At(n * kPageTokens));
   for (int64_t d = 0; d < n; ++d) {
-    mean_keys_[static_cast<size_t>((group * n + d) * kPageGroup + place)] =
-        mean_key[static_cast<size_t>(d)];
-    mean_values_[static_cast<size_t>((group * kPageGroup + place) * value_cols() + d)] =
-        mean_value[static_cast<size_t>(d)];
-  }
-  codes_.resize(codes_.size() + kCodeBytes, 0);
-  scales_.resize(scales_.size() + kPageTokens, 0);
-  const int64_t page = num_pages_ - 1;
-  uint8_t* codes = codes_.data() + page * kCodeBytes;
-  for (int64_t t = 0; t < kPageTokens; ++t) {
-    for (int64_t d = 0; d < n; ++d) {
-      residual[static_cast<size_t>(d)] =
-          keys[d * kPageTokens + t] - mean_key[static_cast<size_t>(d)];
+    const float* row = keys + d * kPageTokens;
+    float sum = 0.0f;
+    for (int64_t t = 0; t < kPageTokens; ++t) sum += row[t];
+    mean_key[At(d)] = sum / kPageTokens;
+    for (int64_t t = 0; t < kPageTokens; ++t) {
+      residuals[At(d * kPageTokens + t)] = row[t] - mean_key[At(d)];
     }
-    Encode(residual.data(), t, codes, scales_[static_cast<size_t>(page * kPageTokens + t)]);
   }
+  for (int64_t t = 0; t < kPageTokens; ++t) {
+    for (int64_t d = 0; d < n; ++d) mean_value[At(d)] += values[t * value_stride + d] / kPageTokens;
+  }
+  codes_.resize(codes_.size() + At(kCodeBytes), 0);
+  Encode(residuals.data(), codes_.data() + num_pages_ * kCodeBytes);
+  AppendMeans(mean_key.data(), mean_value.data());
+}
+
+// The open node is encoded anew with every page that it gains.
+void PageIndex::AppendMeans(const float* key, const float* value) {
+  const int64_t node = num_pages_ / kNodePages, place = num_pages_ % kNodePages;
+  ++num_pages_;
+  for (int64_t d = 0; d < head_dim(); ++d) open_keys_[At(d * kNodePages + place)] = key[d];
+  std::copy_n(value, head_dim(), &open_values_[At(place * head_dim())]);
+  mean_keys_.resize(At((node + 1) * key_tile_bytes_));
+  mean_values_.resize(At((node + 1) * value_tile_bytes_));
+  // Columns without a page repeat the first: zeros would widen the range that the codes span.
+  for (int64_t d = 0; d < head_dim(); ++d) {
+    float* row = &open_keys_[At(d * kNodePages)];
+    std::fill(row + place + 1, row + kNodePages, row[0]);
+  }
+  kernels::EncodeKeyCodes(kMeanBits, mean_shape(), open_keys_.data(),
+                          &mean_keys_[At(node * key_tile_bytes_)]);
+  kernels::EncodeValueCodes(kMeanBits, mean_shape(), open_values_.data(), head_dim(),
+                            &mean_values_[At(node * value_tile_bytes_)]);
+  if (place + 1 < kNodePages) return;
+  kernels::RaiseToKeyScales(kMeanBits, mean_shape(), MeanKeys(node), full_scales_.data());
+  std::fill(open_values_.begin(), open_values_.end(), 0.0f);
 }
 
 void PageIndex::Truncate(int64_t num_pages) {
   LODE_CHECK(num_pages >= 0 && num_pages <= num_pages_);
-  num_pages_ = num_pages;
-  ResizeMeans();
-  codes_.resize(static_cast<size_t>(num_pages * kCodeBytes));
-  scales_.resize(static_cast<size_t>(num_pages * kPageTokens));
+  if (num_pages == num_pages_) return;
+  const int64_t nodes = num_pages / kNodePages;
+  num_pages_ = nodes * kNodePages;
+  mean_keys_.resize(At(nodes * key_tile_bytes_));
+  mean_values_.resize(At(nodes * value_tile_bytes_));
+  codes_.resize(At(num_pages_ * kCodeBytes));
+  std::fill(open_values_.begin(), open_values_.end(), 0.0f);
+  std::fill(full_scales_.begin(), full_scales_.end(), 0.0f);
+  for (int64_t node = 0; node < nodes; ++node) {
+    kernels::RaiseToKeyScales(kMeanBits, mean_shape(), MeanKeys(node), full_scales_.data());
+  }
 }
 
-void PageIndex::ResizeMeans() {
-  mean_keys_.resize(static_cast<size_t>(num_groups() * kPageGroup * head_dim()), 0.0f);
-  mean_values_.resize(static_cast<size_t>(num_groups() * kPageGroup * value_cols()), 0.0f);
+void PageIndex::RaiseToMeanScales(float* scales) const {
+  for (int64_t d = 0; d < head_dim(); ++d) scales[d] = std::max(scales[d], full_scales_[At(d)]);
+  if (num_pages_ % kNodePages != 0) {
+    kernels::RaiseToKeyScales(kMeanBits, mean_shape(), MeanKeys(num_pages_ / kNodePages), scales);
+  }
 }
 
-void PageIndex::Encode(const float* residual, int64_t token, uint8_t* codes,
-                       uint16_t& scale) const {
-  std::vector<float> mapped(static_cast<size_t>(head_dim()));
-  projection_->MapKey(residual, mapped.data());
-  const int64_t byte = token % (kPageTokens / 2);
-  const int high = token < kPageTokens / 2 ? 0 : 4;
-  float xx = 0.0f, xz = 0.0f;
-  for (const CodeField& field : projection_->fields()) {
-    const float x = mapped[static_cast<size_t>(field.dim)];
-    const float deviation = projection_->deviations()[static_cast<size_t>(field.dim)];
+void PageIndex::Encode(const float* residuals, uint8_t* page) {
+  const std::span<const CodeField> fields = projection_->fields();
+  AlignedVector<float> mapped(fields.size() * At(kPageTokens));
+  kernels::MultiplyTile(projection_->field_map(), head_dim(), residuals,
+                        static_cast<int64_t>(fields.size()), head_dim(), kPageTokens, false,
+                        mapped.data(), kPageTokens);
+  std::array<float, kernels::kKvTileTokens> xx = {}, xz = {};
+  const float* row = mapped.data();
+  for (const CodeField& field : fields) {
     const std::span<const float> levels = LloydMaxLevels(field.bits);
-    const int level = NearestLevel(levels, x / deviation);
-    codes[field.nibble * kPageTokens / 2 + byte] |=
-        static_cast<uint8_t>(level << (field.shift + high));
-    xx += x * x;
-    xz += x * levels[static_cast<size_t>(level)] * deviation;
-  }
-  // Every level has the sign of what it stands for or is near zero, so xz is hardly ever negative.
-  scale = kernels::FloatToHalf(xz > 0.0f ? std::clamp(xx / xz, kMinScale, kMaxScale) : 1.0f);
-}
-
-void PageIndex::Prepare(const float* queries, int64_t rows, float factor,
-                        PreparedQueries& out) const {
-  const int64_t n = head_dim();
-  out.rows = rows;
-  out.queries.resize(static_cast<size_t>(rows * n));
-  out.tables.assign(static_cast<size_t>(rows * kCodeNibbles * 16), kernels::kCodeTableZero);
-  out.steps.resize(static_cast<size_t>(rows));
-  std::vector<float> mapped(static_cast<size_t>(n));
-  std::vector<float> table(kCodeNibbles * 16);
-  for (int64_t r = 0; r < rows; ++r) {
-    float* query = &out.queries[static_cast<size_t>(r * n)];
-    for (int64_t d = 0; d < n; ++d) query[d] = queries[r * n + d] * factor;
-    projection_->MapQuery(query, mapped.data());
-    std::fill(table.begin(), table.end(), 0.0f);
-    for (const CodeField& field : projection_->fields()) {
-      const std::span<const float> levels = LloydMaxLevels(field.bits);
-      const float q = mapped[static_cast<size_t>(field.dim)] *
-                      projection_->deviations()[static_cast<size_t>(field.dim)];
-      const auto mask = static_cast<size_t>((1 << field.bits) - 1);
-      for (size_t entry = 0; entry < 16; ++entry) {
-        table[static_cast<size_t>(field.nibble) * 16 + entry] +=
-            q * levels[(entry >> field.shift) & mask];
+    const float deviation = projection_->deviations()[At(field.dim)];
+    const float variance = deviation * deviation;
+    uint8_t* bytes = page + field.nibble * kPageTokens / 2;
+    for (int64_t t = 0; t < kPageTokens; ++t) {
+      int level = 0;  // the nearest
+      for (size_t i = 1; i < levels.size(); ++i) {
+        level += row[t] >= (levels[i - 1] + levels[i]) / 2 ? 1 : 0;
       }
+      const int high = t < kPageTokens / 2 ? 0 : 4;
+      bytes[t % (kPageTokens / 2)] |= static_cast<uint8_t>(level << (field.shift + high));
+      xx[At(t)] += row[t] * row[t] * variance;
+      xz[At(t)] += row[t] * levels[static_cast<size_t>(level)] * variance;
     }
-    float largest = 0.0f;
-    for (const float x : table) largest = std::max(largest, std::abs(x));
-    const float step = largest / (127 - kernels::kCodeTableZero);
-    const bool usable = step > 0.0f && std::isfinite(step);
-    out.steps[static_cast<size_t>(r)] = usable ? step : 0.0f;
-    if (!usable) continue;  // such a row estimates 0
-    for (size_t i = 0; i < table.size(); ++i) {
-      out.tables[static_cast<size_t>(r * kCodeNibbles * 16) + i] = static_cast<uint8_t>(
-          kernels::kCodeTableZero + static_cast<int>(std::lround(table[i] / step)));
-    }
+    row += kPageTokens;
+  }
+  uint8_t* scales = page + kCodeNibbles * kPageTokens / 2;
+  for (int64_t t = 0; t < kPageTokens; ++t) {
+    // Every level has the sign of what it stands for: xz is 0 only where the residual is.
+    const float scale = xz[At(t)] > 0.0f ? std::min(xx[At(t)] / xz[At(t)], kMaxScale) : 0.0f;
+    scales[t] = static_cast<uint8_t>(std::lround(scale / kernels::kCodeScaleUnit));
   }
 }
 
-void PageIndex::EstimateResiduals(const PreparedQueries& queries, int64_t page, float* out) const {
-  LODE_DCHECK(page >= 0 && page < num_pages_);
-  kernels::ScanCodes(&codes_[static_cast<size_t>(page * kCodeBytes)],
-                     &scales_[static_cast<size_t>(page * kPageTokens)], kCodeNibbles,
-                     queries.tables.data(), queries.steps.data(), queries.rows, out);
+void PageIndex::Prepare(const float* queries, int64_t rows, PreparedQueries& out) const {
+  out.rows = rows;
+  out.exact.resize(At(rows * kCodeEntries));
+  out.tables.resize(At(rows * kCodeEntries));
+  out.steps.resize(At(rows));
+  kernels::MultiplyTile(queries, head_dim(), projection_->table_map(), rows, head_dim(),
+                        kCodeEntries, false, out.exact.data(), kCodeEntries);
+  kernels::QuantizeTables(out.exact.data(), rows, kCodeEntries, out.tables.data(),
+                          out.steps.data());
 }
 
 }  // namespace lode

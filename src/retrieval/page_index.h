@@ -6,6 +6,9 @@
 // key: its residual to the mean key in the balanced space of a HeadProjection, with one scale. From
 // these the score of a query and each key is estimated:
 //   q.k ~ q.mean + scale * sum of the levels of its code times q'
+// The means of kNodePages neighbouring pages are a node: a tile of keys and values in 8 bits, laid
+// out as in the cache (kernels/kv_codes.h).
+//
 // Pages are appended as they fill and never change. Threads: one writer; readers between writes.
 #ifndef LODE_RETRIEVAL_PAGE_INDEX_H_
 #define LODE_RETRIEVAL_PAGE_INDEX_H_
@@ -15,20 +18,26 @@
 #include <vector>
 
 #include "base/aligned_vector.h"
-#include "kernels/attention_tile.h"
+#include "kernels/code_scan.h"
 #include "kernels/kv_tile.h"
 #include "retrieval/projection.h"
 
 namespace lode {
 
 inline constexpr int64_t kPageTokens = kernels::kKvTileTokens;
-inline constexpr int64_t kPageGroup = kernels::kTileColumnStep;  // pages whose means lie together
+inline constexpr int64_t kNodePages = kernels::kKvTileTokens;
+inline constexpr int kMeanBits = 8;
 
 // The queries that share a selection, made ready for estimates.
 struct PreparedQueries {
+  kernels::CodeTables Tables() const {
+    return {
+        .tables = tables.data(), .steps = steps.data(), .num_nibbles = kCodeNibbles, .rows = rows};
+  }
+
   int64_t rows = 0;
-  std::vector<float> queries;     // [rows][head_dim], times the factor of Prepare
-  AlignedVector<uint8_t> tables;  // [rows][kCodeNibbles][16]
+  AlignedVector<float> exact;     // tables before they are rounded
+  AlignedVector<uint8_t> tables;  // [rows][kCodeEntries]
   std::vector<float> steps;       // [rows]
 };
 
@@ -38,49 +47,46 @@ class PageIndex {
   explicit PageIndex(const HeadProjection* projection);
 
   int64_t num_pages() const { return num_pages_; }
+  int64_t num_nodes() const { return (num_pages_ + kNodePages - 1) / kNodePages; }
   int64_t head_dim() const { return projection_->head_dim(); }
-  // Bytes that an estimate of every key reads, per page, and those of the summaries.
-  static int64_t CodeBytesPerPage() { return kCodeNibbles * kPageTokens / 2 + kPageTokens * 2; }
-  int64_t SummaryBytesPerPage() const { return 2 * head_dim() * int64_t{sizeof(float)}; }
+  // Bytes that the codes of a page and the means of a node take.
+  static constexpr int64_t kCodeBytes = kernels::CodePageBytes(kCodeNibbles);
+  int64_t node_bytes() const { return key_tile_bytes_ + value_tile_bytes_; }
 
   // Appends a page.
-  //   keys    [head_dim][kPageTokens] f32
+  //   keys    [head_dim][kPageTokens] f32, 64-byte aligned
   //   values  [kPageTokens][value_stride] f32
   void Append(const float* keys, const float* values, int64_t value_stride);
-  // Keeps the first num_pages pages.
+  // Forgets the pages from num_pages on, and with them those before that share their node.
   void Truncate(int64_t num_pages);
 
-  // The summaries of pages [group * kPageGroup, (group + 1) * kPageGroup), as the kernels of
-  // attention read a tile of keys and values; those of pages not there yet are zero. 64-byte
-  // aligned.
-  //   keys    [head_dim][kPageGroup]
-  //   values  [kPageGroup][value_cols()]
-  const float* MeanKeys(int64_t group) const {
-    return &mean_keys_[static_cast<size_t>(group * kPageGroup * head_dim())];
+  // The means of a node as tiles of 8-bit codes; pages that are not there yet are zero.
+  kernels::KvTileShape mean_shape() const { return {.head_dim = head_dim()}; }
+  const std::byte* MeanKeys(int64_t node) const { return &mean_keys_[At(node * key_tile_bytes_)]; }
+  const std::byte* MeanValues(int64_t node) const {
+    return &mean_values_[At(node * value_tile_bytes_)];
   }
-  const float* MeanValues(int64_t group) const {
-    return &mean_values_[static_cast<size_t>(group * kPageGroup * value_cols())];
-  }
-  int64_t num_groups() const { return (num_pages_ + kPageGroup - 1) / kPageGroup; }
-  // head_dim, padded for the kernels.
-  int64_t value_cols() const { return kernels::PadTileColumns(head_dim()); }
+  // scales[d] = max(scales[d], the largest scale of component d of the mean keys), [head_dim].
+  void RaiseToMeanScales(float* scales) const;
 
-  // queries [rows][head_dim], row stride head_dim; estimates come out times `factor`.
-  void Prepare(const float* queries, int64_t rows, float factor, PreparedQueries& out) const;
-  // What the codes add to the score of the page's mean.
-  //   out [rows][kPageTokens], 64-byte aligned
-  void EstimateResiduals(const PreparedQueries& queries, int64_t page, float* out) const;
+  // The codes of a page and those after it, for kernels/code_scan.h.
+  const uint8_t* Codes(int64_t page) const { return &codes_[At(page * kCodeBytes)]; }
+  // queries [rows][head_dim]; estimates are in their units.
+  void Prepare(const float* queries, int64_t rows, PreparedQueries& out) const;
 
  private:
-  void ResizeMeans();
-  void Encode(const float* residual, int64_t token, uint8_t* codes, uint16_t& scale) const;
+  static size_t At(int64_t index) { return static_cast<size_t>(index); }
+  void AppendMeans(const float* key, const float* value);
+  void Encode(const float* residuals, uint8_t* page);
 
   const HeadProjection* projection_;
+  int64_t key_tile_bytes_, value_tile_bytes_;
   int64_t num_pages_ = 0;
-  AlignedVector<float> mean_keys_;    // [num_groups][head_dim][kPageGroup]
-  AlignedVector<float> mean_values_;  // [num_groups][kPageGroup][value_cols]
-  std::vector<uint8_t> codes_;        // [num_pages][kCodeNibbles][kPageTokens / 2]
-  std::vector<uint16_t> scales_;      // [num_pages][kPageTokens], f16
+  AlignedVector<std::byte> mean_keys_, mean_values_;  // tiles [num_nodes]
+  std::vector<uint8_t> codes_;                        // [num_pages][kCodeBytes]
+  std::vector<float> full_scales_;                    // of the nodes that are full
+  // The node that is not full, in f32: [head_dim][kNodePages] and [kNodePages][head_dim].
+  AlignedVector<float> open_keys_, open_values_;
 };
 
 }  // namespace lode

@@ -198,7 +198,27 @@ Result<HeadProjection> HeadProjection::Create(int64_t head_dim, std::vector<floa
   projection.deviations_ = std::move(deviations);
   projection.bits_ = std::move(bits);
   projection.fields_ = std::move(fields);
+  projection.MakeMaps();
   return projection;
+}
+
+void HeadProjection::MakeMaps() {
+  const auto n = static_cast<size_t>(head_dim_);
+  table_map_.assign(n * kCodeEntries, 0.0f);
+  for (const CodeField& field : fields_) {
+    const auto dim = static_cast<size_t>(field.dim);
+    const float deviation = deviations_[dim];
+    const std::span<const float> levels = LloydMaxLevels(field.bits);
+    const auto mask = static_cast<size_t>((1 << field.bits) - 1);
+    for (size_t d = 0; d < n; ++d) {
+      field_map_.push_back(key_map_[dim * n + d] / deviation);
+      float* tables = &table_map_[d * kCodeEntries + static_cast<size_t>(field.nibble) * 16];
+      for (size_t entry = 0; entry < 16; ++entry) {
+        tables[entry] +=
+            query_map_[dim * n + d] * deviation * levels[(entry >> field.shift) & mask];
+      }
+    }
+  }
 }
 
 void HeadProjection::MapKey(const float* key, float* out) const {

@@ -19,6 +19,7 @@
 #include <span>
 #include <vector>
 
+#include "base/aligned_vector.h"
 #include "base/status.h"
 
 namespace lode {
@@ -26,6 +27,7 @@ namespace lode {
 inline constexpr int64_t kCodeBits = 64;  // of a key
 inline constexpr int64_t kCodeNibbles = kCodeBits / 4;
 inline constexpr int64_t kMaxBitsPerDim = 4;
+inline constexpr int64_t kCodeEntries = kCodeNibbles * 16;
 
 // Second moments of one KV head, gathered from a run of the model on some text.
 class HeadStatistics {
@@ -74,6 +76,15 @@ class HeadProjection {
   std::span<const uint8_t> bits() const { return bits_; }
   std::span<const CodeField> fields() const { return fields_; }
 
+  // For many keys and queries at once (kernels::MultiplyTile):
+  //   field_map [fields().size()][head_dim]    field_map k is what the fields' dimensions of k'
+  //   are,
+  //                                            in units of their deviations
+  //   table_map [head_dim][kCodeEntries]       q table_map is what every value of every nibble adds
+  //                                            to a score, 64-byte aligned
+  const float* field_map() const { return field_map_.data(); }
+  const float* table_map() const { return table_map_.data(); }
+
   // k' [head_dim] = key_map k.
   void MapKey(const float* key, float* out) const;
   // q' [head_dim], with which q'.k' = q.k.
@@ -81,6 +92,7 @@ class HeadProjection {
 
  private:
   HeadProjection() = default;
+  void MakeMaps();
 
   int64_t head_dim_ = 0;
   std::vector<float> key_map_;     // [head_dim][head_dim]
@@ -88,6 +100,8 @@ class HeadProjection {
   std::vector<float> deviations_;  // [head_dim] of k', the unit of the levels
   std::vector<uint8_t> bits_;      // [head_dim]
   std::vector<CodeField> fields_;  // of the dimensions that have bits
+  std::vector<float> field_map_;
+  AlignedVector<float> table_map_;
 };
 
 // Lloyd-Max levels of a standard normal distribution with 2^bits steps, ascending. 1 <= bits <= 4.

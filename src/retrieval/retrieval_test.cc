@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/aligned_vector.h"
+#include "kernels/kv_codes.h"
 #include "retrieval/calibration.h"
 #include "retrieval/page_index.h"
 #include "retrieval/projection.h"
@@ -46,12 +48,21 @@ class Generator {
   std::vector<float> mix_;
 };
 
-std::vector<float> MeanKey(const PageIndex& index, int64_t page) {
-  std::vector<float> mean(kDim);
-  for (size_t d = 0; d < kDim; ++d) {
-    mean[d] =
-        index.MeanKeys(page / kPageGroup)[static_cast<int64_t>(d) * kPageGroup + page % kPageGroup];
+std::vector<float> DecodeMeans(const PageIndex& index, int64_t node, bool keys) {
+  std::vector<float> out(kDim * kNodePages);
+  if (keys) {
+    kernels::DecodeKeyCodes(kMeanBits, index.mean_shape(), index.MeanKeys(node), out.data());
+  } else {
+    kernels::DecodeValueCodes(kMeanBits, index.mean_shape(), index.MeanValues(node), out.data(),
+                              kDim);
   }
+  return out;
+}
+
+std::vector<float> MeanKey(const PageIndex& index, int64_t page) {
+  const std::vector<float> node = DecodeMeans(index, page / kNodePages, true);
+  std::vector<float> mean(kDim);
+  for (size_t d = 0; d < kDim; ++d) mean[d] = node[d * kNodePages + page % kNodePages];
   return mean;
 }
 
@@ -152,7 +163,7 @@ struct Pages {
   Pages(const HeadProjection* projection, int64_t count, uint32_t seed) : index(projection) {
     Generator generator(seed);
     for (int64_t page = 0; page < count; ++page) {
-      std::vector<float> columns(kDim * kPageTokens), values(kPageTokens * kDim);
+      AlignedVector<float> columns(kDim * kPageTokens), values(kPageTokens * kDim);
       for (int64_t t = 0; t < kPageTokens; ++t) {
         keys.push_back(generator.Key());
         for (int64_t d = 0; d < kDim; ++d) {
@@ -177,18 +188,17 @@ TEST(PageIndex, EstimatesScores) {
     queries.insert(queries.end(), query.begin(), query.end());
   }
   PreparedQueries prepared;
-  pages.index.Prepare(queries.data(), 3, 0.5f, prepared);
+  pages.index.Prepare(queries.data(), 3, prepared);
   alignas(64) float out[3 * kPageTokens];
   double error = 0, variance = 0, bias = 0;
   for (int64_t page = 0; page < 16; ++page) {
-    pages.index.EstimateResiduals(prepared, page, out);
+    kernels::ScanPage(pages.index.Codes(page), prepared.Tables(), out);
     for (int64_t r = 0; r < 3; ++r) {
-      const float* query = &prepared.queries[static_cast<size_t>(r * kDim)];
+      const float* query = &queries[static_cast<size_t>(r * kDim)];
       const double base = Dot(query, MeanKey(pages.index, page).data());
       for (int64_t t = 0; t < kPageTokens; ++t) {
         const double truth =
-            0.5 * Dot(&queries[static_cast<size_t>(r * kDim)],
-                      pages.keys[static_cast<size_t>(page * kPageTokens + t)].data());
+            Dot(query, pages.keys[static_cast<size_t>(page * kPageTokens + t)].data());
         const double estimate = base + out[r * kPageTokens + t];
         error += (estimate - truth) * (estimate - truth);
         bias += (estimate - truth) / (3 * 16 * kPageTokens);
@@ -200,38 +210,43 @@ TEST(PageIndex, EstimatesScores) {
   EXPECT_LT(std::abs(bias), 0.05 * std::sqrt(variance / (3 * 16 * kPageTokens)));
 }
 
-TEST(PageIndex, MeansAndTruncation) {
+TEST(PageIndex, MeansOfFullAndOpenNodes) {
   const HeadProjection projection = FitOnRandomHeads();
-  Pages pages(&projection, 5, 7);
-  EXPECT_EQ(pages.index.num_pages(), 5);
-  EXPECT_FLOAT_EQ(pages.index.MeanValues(0)[3 * pages.index.value_cols()], 3.0f + 15.5f);
-  for (int64_t d = 0; d < kDim; ++d) {
-    double mean = 0;
-    for (size_t t = 64; t < 96; ++t) mean += pages.keys[t][static_cast<size_t>(d)] / 32;
-    EXPECT_NEAR(MeanKey(pages.index, 2)[static_cast<size_t>(d)], mean, 1e-4);
+  const Pages pages(&projection, kNodePages + 5, 7);
+  EXPECT_EQ(pages.index.num_pages(), kNodePages + 5);
+  EXPECT_EQ(pages.index.num_nodes(), 2);
+  for (const int64_t page : {int64_t{2}, kNodePages - 1, kNodePages, kNodePages + 4}) {
+    const std::vector<float> found = MeanKey(pages.index, page);
+    for (int64_t d = 0; d < kDim; ++d) {
+      double mean = 0;
+      for (int64_t t = page * 32; t < page * 32 + 32; ++t) {
+        mean += pages.keys[static_cast<size_t>(t)][static_cast<size_t>(d)] / 32;
+      }
+      EXPECT_NEAR(found[static_cast<size_t>(d)], mean, 0.02) << page << " " << d;
+    }
+    const std::vector<float> values = DecodeMeans(pages.index, page / kNodePages, false);
+    const double value = static_cast<double>(page) + 15.5;
+    EXPECT_NEAR(values[static_cast<size_t>(page % kNodePages * kDim + 3)], value, 0.02 * value);
   }
-  // A page appended again after a truncation equals itself.
-  const Pages again(&projection, 3, 7);
-  PreparedQueries prepared;
-  const std::vector<float> query = Generator(8).Query();
-  pages.index.Prepare(query.data(), 1, 1.0f, prepared);
-  alignas(64) float before[kPageTokens], after[kPageTokens];
-  pages.index.EstimateResiduals(prepared, 2, before);
-  pages.index.Truncate(3);
-  EXPECT_EQ(pages.index.num_pages(), 3);
-  again.index.EstimateResiduals(prepared, 2, after);
-  EXPECT_TRUE(std::equal(before, before + kPageTokens, after));
 }
 
-TEST(PageIndex, QueriesThatAreNotFiniteEstimateZero) {
+// After a truncation, pages appended again give the index of one that never had others.
+TEST(PageIndex, Truncation) {
   const HeadProjection projection = FitOnRandomHeads();
-  const Pages pages(&projection, 1, 9);
-  PreparedQueries prepared;
-  std::vector<float> query(kDim, NAN);
-  pages.index.Prepare(query.data(), 1, 1.0f, prepared);
-  alignas(64) float out[kPageTokens];
-  pages.index.EstimateResiduals(prepared, 0, out);
-  for (const float x : out) EXPECT_EQ(x, 0.0f);
+  Pages pages(&projection, 2 * kNodePages + 5, 7);
+  pages.index.Truncate(2 * kNodePages + 5);
+  EXPECT_EQ(pages.index.num_pages(), 2 * kNodePages + 5);
+  pages.index.Truncate(2 * kNodePages - 1);
+  EXPECT_EQ(pages.index.num_pages(), kNodePages) << "whole nodes stay";
+  const Pages again(&projection, kNodePages, 7);
+  EXPECT_TRUE(std::equal(pages.index.Codes(kNodePages - 1),
+                         pages.index.Codes(kNodePages - 1) + PageIndex::kCodeBytes,
+                         again.index.Codes(kNodePages - 1)));
+  EXPECT_EQ(DecodeMeans(pages.index, 0, true), DecodeMeans(again.index, 0, true));
+  std::vector<float> scales(kDim, 0.0f), fresh(kDim, 0.0f);
+  pages.index.RaiseToMeanScales(scales.data());
+  again.index.RaiseToMeanScales(fresh.data());
+  EXPECT_EQ(scales, fresh);
 }
 
 Calibration SomeCalibration() {

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/sparse_tile.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "attention/kv_chunk.h"
+#include "attention/page_means.h"
+#include "kernels/attention_tile.h"
+#include "kernels/code_scan.h"
+#include "kernels/rotation.h"
+#include "kernels/softmax.h"
+
+namespace lode {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kLog2PageTokens = 5.0f;
+static_assert(kPageTokens == 32);
+
+// Sizes of parts: some 20 to 50 us of work each.
+constexpr int64_t kScanNodes = 8;
+constexpr int64_t kReadPages = 32;
+constexpr int64_t kSummaryNodes = 16;
+
+constexpr int64_t Parts(int64_t work, int64_t size) {
+  return (work + size - 1) / size;
+}
+
+// Pages as runs of keys, neighbours joined.
+std::vector<KeyRun> RunsOf(std::span<const int64_t> pages) {
+  std::vector<KeyRun> runs;
+  for (const int64_t page : pages) {
+    const KeyRun run = {page * kPageTokens, (page + 1) * kPageTokens};
+    if (!runs.empty() && runs.back().end == run.begin) {
+      runs.back().end = run.end;
+    } else {
+      runs.push_back(run);
+    }
+  }
+  return runs;
+}
+
+}  // namespace
+
+MiddlePages MiddlePages::Of(const SparseOptions& options, int64_t position) {
+  MiddlePages pages;
+  pages.end = std::max<int64_t>(pages.begin, (position + 1 - options.window) / kPageTokens);
+  if (pages.count() * kPageTokens <= options.top_k) pages.end = pages.begin;
+  return pages;
+}
+
+void SparseTile::Begin(const AttentionInputs& inputs, const KvCache& cache, const PageIndex& index,
+                       const FlashShape& shape, const QueryTile& tile,
+                       const SparseOptions& options) {
+  inputs_ = &inputs;
+  cache_ = &cache;
+  index_ = &index;
+  shape_ = &shape;
+  options_ = &options;
+  tile_ = tile;
+  middle_ = MiddlePages::Of(options, inputs.first_position + tile.first_token);
+  nodes_ = middle_.count() > 0 ? Parts(middle_.end, kNodePages) : 0;
+  columns_ = nodes_ * kNodePages;
+  queries_ =
+      ScaleQueries(inputs, shape, tile, inputs.scale * std::numbers::log2e_v<float>, query_buffer_);
+  if (nodes_ > 0 && options.scores == SparseOptions::Scores::kCodes) {
+    index.Prepare(queries_, rows(), prepared_);
+  }
+  masses_.resize(static_cast<size_t>(rows() * columns_));
+  read_.clear();
+  states_.resize(std::max<size_t>(states_.size(), 1));
+}
+
+// ---- Scan
+
+int64_t SparseTile::num_scans() const {
+  return 1 + Parts(nodes_, kScanNodes);
+}
+
+void SparseTile::Scan(int64_t part, FlashScratch& scratch) {
+  if (part == 0) return AttendAlways(scratch);
+  const int64_t first = (part - 1) * kScanNodes;
+  EstimateMasses(first, std::min(first + kScanNodes, nodes_), scratch);
+}
+
+kernels::SoftmaxState SparseTile::StateOf(int64_t part) {
+  kernels::SoftmaxState state =
+      shape_->StateIn(states_[static_cast<size_t>(part)].Reserve<float>(shape_->state_floats));
+  state.rows = rows();
+  return state;
+}
+
+void SparseTile::AttendAlways(FlashScratch& scratch) {
+  kernels::SoftmaxState state = StateOf(0);
+  const std::array<KeyRun, 2> apart = {
+      {{0, middle_.begin * kPageTokens}, {middle_.end * kPageTokens, end()}}};
+  const KeyRun whole = {0, end()};
+  const std::span<const KeyRun> runs =
+      middle_.count() > 0 ? std::span<const KeyRun>(apart) : std::span<const KeyRun>(&whole, 1);
+  AttendRuns(*inputs_, *cache_, *shape_, tile_, runs, scratch, state);
+}
+
+void SparseTile::EstimateMasses(int64_t first_node, int64_t last_node, FlashScratch& scratch) {
+  const int64_t first = first_node * kNodePages;
+  const int64_t begin = std::max(first, middle_.begin);
+  const int64_t end = std::min(last_node * kNodePages, middle_.end);
+  PageMeans(*index_, queries_, rows(), scratch)
+      .Score(first_node, last_node, MassesOf(0) + first, columns_);
+  if (options_->scores == SparseOptions::Scores::kCodes) {
+    kernels::AddPageMasses(index_->Codes(begin), end - begin, prepared_.Tables(),
+                           MassesOf(0) + begin, columns_);
+  } else if (options_->scores == SparseOptions::Scores::kExact) {
+    for (int64_t page = begin; page < end; ++page) ScoreExactly(page, scratch, MassesOf(0) + page);
+  } else {
+    for (int64_t r = 0; r < rows(); ++r) {
+      for (int64_t page = begin; page < end; ++page) MassesOf(r)[page] += kLog2PageTokens;
+    }
+  }
+  for (int64_t r = 0; r < rows(); ++r) {
+    std::fill(MassesOf(r) + first, MassesOf(r) + begin, -kInfinity);
+    std::fill(MassesOf(r) + end, MassesOf(r) + last_node * kNodePages, -kInfinity);
+  }
+}
+
+// masses[row * columns_] = log2 of the true mass of a page.
+void SparseTile::ScoreExactly(int64_t page, FlashScratch& scratch, float* masses) {
+  const int64_t head_dim = shape_->head_dim;
+  float* keys = scratch.decoded.Reserve<float>(head_dim * kPageTokens);
+  float* scores = scratch.float_scores.Reserve<float>(rows() * kPageTokens);
+  KvChunk(*cache_, inputs_->sequence, inputs_->layer, tile_.kv_head, page * kPageTokens,
+          (page + 1) * kPageTokens)
+      .DecodeKeys(keys);
+  kernels::MultiplyTile(queries_, head_dim, keys, rows(), head_dim, kPageTokens, false, scores,
+                        kPageTokens);
+  for (int64_t r = 0; r < rows(); ++r) {
+    masses[r * columns_] = kernels::LogSumExp2(scores + r * kPageTokens, kPageTokens);
+  }
+}
+
+// ---- Select
+
+void SparseTile::Select() {
+  if (nodes_ == 0) return;
+  const kernels::SoftmaxState always = StateOf(0);
+  shares_.assign(static_cast<size_t>(columns_), 0.0f);
+  for (int64_t r = 0; r < rows(); ++r) {
+    // All mass of the row: what is always read, and the middle by estimate.
+    const float read = always.max[r] + std::log2(always.sum[r]);
+    const float middle = kernels::LogSumExp2(MassesOf(r), columns_);
+    const float larger = std::max(read, middle);
+    const float all = larger + std::log2(std::exp2(read - larger) + std::exp2(middle - larger));
+    kernels::AddExp2(MassesOf(r), columns_, all, shares_.data());
+  }
+  std::vector<int64_t>& pages = read_;
+  for (int64_t page = middle_.begin; page < middle_.end; ++page) pages.push_back(page);
+  pages.resize(static_cast<size_t>(PagesToRead(pages)));
+  std::sort(pages.begin(), pages.end());
+  for (int64_t r = 0; r < rows(); ++r) {
+    for (const int64_t page : pages) MassesOf(r)[page] = -kInfinity;
+  }
+  const size_t num_states = static_cast<size_t>(1 + num_attends());
+  states_.resize(std::max(states_.size(), num_states));
+}
+
+// Orders pages so that those to be read come first; returns how many these are: at least top_k
+// keys' worth, and more, up to kMaxGrowth times as many, until the others' share of the mass of all
+// rows is max_unread.
+int64_t SparseTile::PagesToRead(std::vector<int64_t>& by_share) const {
+  const auto larger = [&](int64_t a, int64_t b) {
+    const float x = shares_[static_cast<size_t>(a)], y = shares_[static_cast<size_t>(b)];
+    return x != y ? x > y : a > b;
+  };
+  const int64_t least = std::min(Parts(options_->top_k, kPageTokens), middle_.count());
+  if (options_->max_unread <= 0.0) {
+    std::nth_element(by_share.begin(), by_share.begin() + least, by_share.end(), larger);
+    return least;
+  }
+  const int64_t most = std::min(least * SparseOptions::kMaxGrowth, middle_.count());
+  std::nth_element(by_share.begin(), by_share.begin() + most, by_share.end(), larger);
+  std::sort(by_share.begin(), by_share.begin() + most, larger);
+  double unread = 0.0;
+  for (const int64_t page : by_share) unread += shares_[static_cast<size_t>(page)];
+  const double allowed = options_->max_unread * static_cast<double>(rows());
+  int64_t count = 0;
+  while (count < most && (count < least || unread > allowed)) {
+    unread -= shares_[static_cast<size_t>(by_share[static_cast<size_t>(count++)])];
+  }
+  return count;
+}
+
+// ---- Attend
+
+int64_t SparseTile::num_read_parts() const {
+  return Parts(static_cast<int64_t>(read_.size()), kReadPages);
+}
+int64_t SparseTile::num_summary_parts() const {
+  return options_->summaries ? Parts(nodes_, kSummaryNodes) : 0;
+}
+int64_t SparseTile::num_attends() const {
+  return num_read_parts() + num_summary_parts();
+}
+
+void SparseTile::Attend(int64_t part, FlashScratch& scratch) {
+  kernels::SoftmaxState state = StateOf(1 + part);
+  if (part < num_read_parts()) {
+    const std::span<const int64_t> pages(read_);
+    const auto first = static_cast<size_t>(part * kReadPages);
+    const std::vector<KeyRun> runs = RunsOf(
+        pages.subspan(first, std::min(static_cast<size_t>(kReadPages), pages.size() - first)));
+    AttendRuns(*inputs_, *cache_, *shape_, tile_, runs, scratch, state);
+    return;
+  }
+  ClearState(*shape_, state);
+  const int64_t begin = (part - num_read_parts()) * kSummaryNodes;
+  PageMeans(*index_, queries_, rows(), scratch)
+      .Attend(begin, std::min(begin + kSummaryNodes, nodes_), MassesOf(0) + begin * kNodePages,
+              columns_, state);
+  if (!shape_->rotated) {
+    kernels::Rotate(state.output, state.rows, shape_->head_dim, state.output_stride);
+  }
+}
+
+// ---- Finish
+
+void SparseTile::Finish(float* out, int64_t out_stride, AttentionCounters& counters) {
+  std::vector<kernels::SoftmaxState> states;
+  for (int64_t part = 0; part <= num_attends(); ++part) states.push_back(StateOf(part));
+  WriteMerged(*shape_, tile_, states, out, out_stride);
+
+  const KvCacheOptions& options = cache_->options();
+  const KvTileShape page = {.head_dim = shape_->head_dim,
+                            .value_group = shape_->values.value_group};
+  const double key_bytes =
+      static_cast<double>(CodecFor(options.dtypes.key).key_tile_bytes(page) +
+                          CodecFor(options.dtypes.value).value_tile_bytes(page)) /
+      kPageTokens;
+  const int64_t keys_read =
+      end() - (middle_.count() - static_cast<int64_t>(read_.size())) * kPageTokens;
+  counters.keys += end();
+  counters.keys_read += keys_read;
+  counters.bytes_read += static_cast<int64_t>(static_cast<double>(keys_read) * key_bytes) +
+                         middle_.count() * PageIndex::kCodeBytes + nodes_ * index_->node_bytes();
+  if (middle_.count() == 0) return;
+  counters.rows += static_cast<double>(rows());
+  for (int64_t r = 0; r < rows(); ++r) {
+    float max = -kInfinity;
+    for (const auto& state : states) max = std::max(max, state.max[r]);
+    double all = 0.0, unread = 0.0;
+    for (size_t part = 0; part < states.size(); ++part) {
+      const double mass = states[part].sum[r] * std::exp2(states[part].max[r] - max);
+      all += mass;
+      if (part > static_cast<size_t>(num_read_parts())) unread += mass;
+    }
+    counters.unread_share += unread / all;
+  }
+}
+
+}  // namespace lode

@@ -98,7 +98,7 @@ void PageIndex::Encode(const float* residuals, uint8_t* page) {
   kernels::MultiplyTile(projection_->field_map(), head_dim(), residuals,
                         static_cast<int64_t>(fields.size()), head_dim(), kPageTokens, false,
                         mapped.data(), kPageTokens);
-  std::array<float, kernels::kKvTileTokens> xx = {}, xz = {};
+  std::array<float, kernels::kKvTileTokens> zz = {}, xz = {};
   const float* row = mapped.data();
   for (const CodeField& field : fields) {
     const std::span<const float> levels = LloydMaxLevels(field.bits);
@@ -112,7 +112,7 @@ void PageIndex::Encode(const float* residuals, uint8_t* page) {
       }
       const int high = t < kPageTokens / 2 ? 0 : 4;
       bytes[t % (kPageTokens / 2)] |= static_cast<uint8_t>(level << (field.shift + high));
-      xx[At(t)] += row[t] * row[t] * variance;
+      zz[At(t)] += levels[static_cast<size_t>(level)] * levels[static_cast<size_t>(level)] * variance;
       xz[At(t)] += row[t] * levels[static_cast<size_t>(level)] * variance;
     }
     row += kPageTokens;
@@ -120,7 +120,7 @@ void PageIndex::Encode(const float* residuals, uint8_t* page) {
   uint8_t* scales = page + kCodeNibbles * kPageTokens / 2;
   for (int64_t t = 0; t < kPageTokens; ++t) {
     // Every level has the sign of what it stands for: xz is 0 only where the residual is.
-    const float scale = xz[At(t)] > 0.0f ? std::min(xx[At(t)] / xz[At(t)], kMaxScale) : 0.0f;
+    const float scale = xz[At(t)] > 0.0f ? std::min(xz[At(t)] / zz[At(t)], kMaxScale) : 0.0f;
     scales[t] = static_cast<uint8_t>(std::lround(scale / kernels::kCodeScaleUnit));
   }
 }

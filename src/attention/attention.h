@@ -45,8 +45,24 @@ struct SparseOptions {
   double max_unread = 0.02;
   int64_t window = 256;   // newest tokens that are always read
   bool summaries = true;  // unread pages count by their means; false: not at all
+  // Codes are looked at for so many tokens, in those nodes whose means promise most; all other
+  // pages are ranked by their means.
+  int64_t scan_tokens = 262'144;
   // What ranks the pages: key codes, or for comparison page means alone and the true scores.
   enum class Scores : uint8_t { kCodes, kMeans, kExact } scores = Scores::kCodes;
+  // Every so many decoded tokens one layer and KV head is checked against exact attention; 0:
+  // never.
+  int64_t audit_interval = 0;
+};
+
+// Sums over the query rows of audits: what sparse attention did, measured by exact attention.
+struct AuditCounters {
+  double rows = 0;
+  double missed_mass = 0;   // share of the softmax mass of keys that were not read
+  double output_error = 0;  // |output - exact output| / |exact output|
+  double recall = 0;        // share of the 256 keys of largest score that were read
+
+  AuditCounters& operator+=(const AuditCounters& other);
 };
 
 // What an attention has read and left out so far, over all layers, heads and queries.
@@ -58,6 +74,7 @@ struct AttentionCounters {
   double unread_share = 0;    // sum over these rows: share of their softmax mass in summaries
   double select_seconds = 0;  // spent on finding out what to read, where that is known apart
   double attend_seconds = 0;  // and on the rest
+  AuditCounters audits;
 
   AttentionCounters& operator+=(const AttentionCounters& other);
   AttentionCounters operator-(const AttentionCounters& earlier) const;

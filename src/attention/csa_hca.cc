@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "attention/audit.h"
 #include "attention/flash.h"
 #include "attention/flash_tile.h"
 #include "attention/sparse_index.h"
@@ -66,6 +67,7 @@ class CsaHcaAttention final : public Attention {
       tiles_.resize(std::max(tiles_.size(), tiles.size()));
       for (size_t i = 0; i < tiles.size(); ++i) begin(tiles_[i], tiles[i]);
       RunTogether({tiles_.data(), tiles.size()}, pool, out, out_stride);
+      if (inputs.num_tokens == 1) AuditIfDue(inputs, cache, shape, out, out_stride);
     }
   }
 
@@ -82,6 +84,8 @@ class CsaHcaAttention final : public Attention {
     AttentionCounters counters;
     const auto start = std::chrono::steady_clock::now();
     for (int64_t part = 0; part < tile.num_scans(); ++part) tile.Scan(part, scratch);
+    tile.ChooseNodes();
+    for (int64_t part = 0; part < tile.num_refines(); ++part) tile.Refine(part, scratch);
     tile.Select();
     counters.select_seconds = SecondsSince(start);
     for (int64_t part = 0; part < tile.num_attends(); ++part) tile.Attend(part, scratch);
@@ -95,9 +99,14 @@ class CsaHcaAttention final : public Attention {
   void RunTogether(std::span<SparseTile> tiles, ThreadPool& pool, float* out, int64_t out_stride) {
     AttentionCounters counters;
     const auto start = std::chrono::steady_clock::now();
+    const auto for_all = [&](void (SparseTile::*stage)()) {
+      pool.ParallelFor(static_cast<int64_t>(tiles.size()),
+                       [&](int64_t i, int) { (tiles[static_cast<size_t>(i)].*stage)(); });
+    };
     RunParts(tiles, pool, &SparseTile::num_scans, &SparseTile::Scan);
-    pool.ParallelFor(static_cast<int64_t>(tiles.size()),
-                     [&](int64_t i, int) { tiles[static_cast<size_t>(i)].Select(); });
+    for_all(&SparseTile::ChooseNodes);
+    RunParts(tiles, pool, &SparseTile::num_refines, &SparseTile::Refine);
+    for_all(&SparseTile::Select);
     counters.select_seconds = SecondsSince(start);
     RunParts(tiles, pool, &SparseTile::num_attends, &SparseTile::Attend);
     for (SparseTile& tile : tiles) tile.Finish(out, out_stride, counters);
@@ -116,6 +125,21 @@ class CsaHcaAttention final : public Attention {
       const auto& [tile, part] = parts[static_cast<size_t>(i)];
       (tile->*run)(part, scratch_[static_cast<size_t>(worker)]);
     });
+  }
+
+  // One token in audit_interval is audited, each time in another layer and KV head.
+  void AuditIfDue(const AttentionInputs& inputs, const KvCache& cache, const FlashShape& shape,
+                  const float* out, int64_t out_stride) {
+    if (options_.audit_interval == 0) return;
+    const int64_t audit = inputs.first_position / options_.audit_interval;
+    const int64_t heads = cache.options().num_kv_heads;
+    const int64_t place = audit % (cache.options().num_layers * heads);
+    if (inputs.first_position % options_.audit_interval != 0 || inputs.layer != place / heads) {
+      return;
+    }
+    const SparseTile& tile = tiles_[static_cast<size_t>(place % heads)];
+    counters_.audits +=
+        AuditTile(inputs, cache, shape, tile.tile(), tile.ReadRuns(), out, out_stride);
   }
 
   const SparseOptions options_;

@@ -55,6 +55,14 @@ const Entry* Find(std::string_view name) {
 
 }  // namespace
 
+AuditCounters& AuditCounters::operator+=(const AuditCounters& other) {
+  rows += other.rows;
+  missed_mass += other.missed_mass;
+  output_error += other.output_error;
+  recall += other.recall;
+  return *this;
+}
+
 AttentionCounters& AttentionCounters::operator+=(const AttentionCounters& other) {
   keys += other.keys;
   keys_read += other.keys_read;
@@ -63,6 +71,7 @@ AttentionCounters& AttentionCounters::operator+=(const AttentionCounters& other)
   unread_share += other.unread_share;
   select_seconds += other.select_seconds;
   attend_seconds += other.attend_seconds;
+  audits += other.audits;
   return *this;
 }
 
@@ -73,7 +82,11 @@ AttentionCounters AttentionCounters::operator-(const AttentionCounters& earlier)
           .rows = rows - earlier.rows,
           .unread_share = unread_share - earlier.unread_share,
           .select_seconds = select_seconds - earlier.select_seconds,
-          .attend_seconds = attend_seconds - earlier.attend_seconds};
+          .attend_seconds = attend_seconds - earlier.attend_seconds,
+          .audits = {.rows = audits.rows - earlier.audits.rows,
+                     .missed_mass = audits.missed_mass - earlier.audits.missed_mass,
+                     .output_error = audits.output_error - earlier.audits.output_error,
+                     .recall = audits.recall - earlier.audits.recall}};
 }
 
 std::vector<std::string> AttentionNames() {

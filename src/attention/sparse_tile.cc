@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <numeric>
+#include <span>
 
 #include "attention/kv_chunk.h"
 #include "attention/page_means.h"
@@ -22,24 +24,29 @@ constexpr float kLog2PageTokens = 5.0f;
 static_assert(kPageTokens == 32);
 
 // Sizes of parts: some 20 to 50 us of work each.
-constexpr int64_t kScanNodes = 8;
+constexpr int64_t kScanNodes = 64;
+constexpr int64_t kRefineNodes = 8;
 constexpr int64_t kReadPages = 32;
-constexpr int64_t kSummaryNodes = 16;
+constexpr int64_t kSummaryNodes = 64;
 
 constexpr int64_t Parts(int64_t work, int64_t size) {
   return (work + size - 1) / size;
 }
 
-// Pages as runs of keys, neighbours joined.
+// Appends a run, or makes the last one longer when it ends where this begins.
+void AppendRun(const KeyRun& run, std::vector<KeyRun>& runs) {
+  if (!runs.empty() && runs.back().end == run.begin) {
+    runs.back().end = run.end;
+  } else {
+    runs.push_back(run);
+  }
+}
+
+// Pages as runs of keys.
 std::vector<KeyRun> RunsOf(std::span<const int64_t> pages) {
   std::vector<KeyRun> runs;
   for (const int64_t page : pages) {
-    const KeyRun run = {page * kPageTokens, (page + 1) * kPageTokens};
-    if (!runs.empty() && runs.back().end == run.begin) {
-      runs.back().end = run.end;
-    } else {
-      runs.push_back(run);
-    }
+    AppendRun({page * kPageTokens, (page + 1) * kPageTokens}, runs);
   }
   return runs;
 }
@@ -84,7 +91,7 @@ int64_t SparseTile::num_scans() const {
 void SparseTile::Scan(int64_t part, FlashScratch& scratch) {
   if (part == 0) return AttendAlways(scratch);
   const int64_t first = (part - 1) * kScanNodes;
-  EstimateMasses(first, std::min(first + kScanNodes, nodes_), scratch);
+  ScoreMeans(first, std::min(first + kScanNodes, nodes_), scratch);
 }
 
 kernels::SoftmaxState SparseTile::StateOf(int64_t part) {
@@ -104,26 +111,70 @@ void SparseTile::AttendAlways(FlashScratch& scratch) {
   AttendRuns(*inputs_, *cache_, *shape_, tile_, runs, scratch, state);
 }
 
-void SparseTile::EstimateMasses(int64_t first_node, int64_t last_node, FlashScratch& scratch) {
-  const int64_t first = first_node * kNodePages;
-  const int64_t begin = std::max(first, middle_.begin);
-  const int64_t end = std::min(last_node * kNodePages, middle_.end);
+void SparseTile::ScoreMeans(int64_t first_node, int64_t last_node, FlashScratch& scratch) {
+  const int64_t first = first_node * kNodePages, last = last_node * kNodePages;
   PageMeans(*index_, queries_, rows(), scratch)
       .Score(first_node, last_node, MassesOf(0) + first, columns_);
-  if (options_->scores == SparseOptions::Scores::kCodes) {
-    kernels::AddPageMasses(index_->Codes(begin), end - begin, prepared_.Tables(),
-                           MassesOf(0) + begin, columns_);
-  } else if (options_->scores == SparseOptions::Scores::kExact) {
+  // The mass of equal keys, until codes say more. Pages outside the middle count for nothing.
+  const int64_t begin = std::max(first, middle_.begin), end = std::min(last, middle_.end);
+  for (int64_t r = 0; r < rows(); ++r) {
+    float* row = MassesOf(r);
+    std::fill(row + first, row + begin, -kInfinity);
+    for (int64_t page = begin; page < end; ++page) row[page] += kLog2PageTokens;
+    std::fill(row + end, row + last, -kInfinity);
+  }
+}
+
+// ---- Refine
+
+void SparseTile::ChooseNodes() {
+  scanned_.clear();
+  if (options_->scores == SparseOptions::Scores::kMeans) return;
+  for (int64_t node = 0; node < nodes_; ++node) scanned_.push_back(node);
+  const int64_t most = Parts(options_->scan_tokens, kNodePages * kPageTokens);
+  if (nodes_ <= most) return;
+  // The masses of nodes as far as the means of their pages tell, summed over rows.
+  shares_.assign(static_cast<size_t>(columns_), 0.0f);
+  for (int64_t r = 0; r < rows(); ++r) {
+    kernels::AddExp2(MassesOf(r), columns_, kernels::LogSumExp2(MassesOf(r), columns_),
+                     shares_.data());
+  }
+  std::vector<float> mass(static_cast<size_t>(nodes_));
+  for (int64_t node = 0; node < nodes_; ++node) {
+    const auto first = shares_.begin() + node * kNodePages;
+    mass[static_cast<size_t>(node)] = std::accumulate(first, first + kNodePages, 0.0f);
+  }
+  std::nth_element(scanned_.begin(), scanned_.begin() + most, scanned_.end(),
+                   [&](int64_t a, int64_t b) {
+                     const float x = mass[static_cast<size_t>(a)], y = mass[static_cast<size_t>(b)];
+                     return x != y ? x > y : a > b;
+                   });
+  scanned_.resize(static_cast<size_t>(most));
+  std::sort(scanned_.begin(), scanned_.end());
+}
+
+int64_t SparseTile::num_refines() const {
+  return Parts(static_cast<int64_t>(scanned_.size()), kRefineNodes);
+}
+
+void SparseTile::Refine(int64_t part, FlashScratch& scratch) {
+  const auto first = static_cast<size_t>(part * kRefineNodes);
+  const size_t last = std::min(first + static_cast<size_t>(kRefineNodes), scanned_.size());
+  for (size_t i = first; i < last; ++i) EstimateMasses(scanned_[i], scratch);
+}
+
+void SparseTile::EstimateMasses(int64_t node, FlashScratch& scratch) {
+  const int64_t begin = std::max(node * kNodePages, middle_.begin);
+  const int64_t end = std::min((node + 1) * kNodePages, middle_.end);
+  if (options_->scores == SparseOptions::Scores::kExact) {
     for (int64_t page = begin; page < end; ++page) ScoreExactly(page, scratch, MassesOf(0) + page);
-  } else {
-    for (int64_t r = 0; r < rows(); ++r) {
-      for (int64_t page = begin; page < end; ++page) MassesOf(r)[page] += kLog2PageTokens;
-    }
+    return;
   }
   for (int64_t r = 0; r < rows(); ++r) {
-    std::fill(MassesOf(r) + first, MassesOf(r) + begin, -kInfinity);
-    std::fill(MassesOf(r) + end, MassesOf(r) + last_node * kNodePages, -kInfinity);
+    for (int64_t page = begin; page < end; ++page) MassesOf(r)[page] -= kLog2PageTokens;
   }
+  kernels::AddPageMasses(index_->Codes(begin), end - begin, prepared_.Tables(), MassesOf(0) + begin,
+                         columns_);
 }
 
 // masses[row * columns_] = log2 of the true mass of a page.
@@ -226,6 +277,13 @@ void SparseTile::Attend(int64_t part, FlashScratch& scratch) {
 
 // ---- Finish
 
+std::vector<KeyRun> SparseTile::ReadRuns() const {
+  std::vector<KeyRun> runs = {{0, middle_.begin * kPageTokens}};
+  for (const KeyRun& run : RunsOf(read_)) AppendRun(run, runs);
+  AppendRun({middle_.end * kPageTokens, end()}, runs);
+  return runs;
+}
+
 void SparseTile::Finish(float* out, int64_t out_stride, AttentionCounters& counters) {
   std::vector<kernels::SoftmaxState> states;
   for (int64_t part = 0; part <= num_attends(); ++part) states.push_back(StateOf(part));
@@ -242,8 +300,10 @@ void SparseTile::Finish(float* out, int64_t out_stride, AttentionCounters& count
       end() - (middle_.count() - static_cast<int64_t>(read_.size())) * kPageTokens;
   counters.keys += end();
   counters.keys_read += keys_read;
-  counters.bytes_read += static_cast<int64_t>(static_cast<double>(keys_read) * key_bytes) +
-                         middle_.count() * PageIndex::kCodeBytes + nodes_ * index_->node_bytes();
+  counters.bytes_read +=
+      static_cast<int64_t>(static_cast<double>(keys_read) * key_bytes) +
+      static_cast<int64_t>(scanned_.size()) * kNodePages * PageIndex::kCodeBytes +
+      nodes_ * index_->node_bytes();
   if (middle_.count() == 0) return;
   counters.rows += static_cast<double>(rows());
   for (int64_t r = 0; r < rows(); ++r) {

@@ -2,8 +2,10 @@
 // SparseTile: csa_hca for one query tile, in stages that may run in parallel.
 //
 //   Begin      queries and buffers
-//   Scan       the always-read keys exactly (part 0), and estimates of the mass of every page of
-//              the middle (further parts)
+//   Scan       the always-read keys exactly (part 0), and logits of the means of all pages of the
+//              middle (further parts)
+//   ChooseNodes  whose codes are looked at
+//   Refine     codes turn these pages' logits into estimates of their mass
 //   Select     which pages are read
 //   Attend     these pages exactly, the means of all others
 //   Finish     one softmax over everything
@@ -40,6 +42,10 @@ class SparseTile {
   int64_t num_scans() const;
   void Scan(int64_t part, FlashScratch& scratch);
 
+  void ChooseNodes();
+  int64_t num_refines() const;
+  void Refine(int64_t part, FlashScratch& scratch);
+
   void Select();
 
   int64_t num_attends() const;
@@ -48,6 +54,10 @@ class SparseTile {
   // Writes the tile's outputs and adds to `counters`.
   void Finish(float* out, int64_t out_stride, AttentionCounters& counters);
 
+  // After Select: the keys that are read, ascending.
+  std::vector<KeyRun> ReadRuns() const;
+  const QueryTile& tile() const { return tile_; }
+
  private:
   int64_t rows() const { return tile_.num_tokens * shape_->group; }
   int64_t end() const { return inputs_->first_position + tile_.first_token + tile_.num_tokens; }
@@ -55,7 +65,8 @@ class SparseTile {
   int64_t num_summary_parts() const;
   kernels::SoftmaxState StateOf(int64_t part);
   void AttendAlways(FlashScratch& scratch);
-  void EstimateMasses(int64_t first_node, int64_t last_node, FlashScratch& scratch);
+  void ScoreMeans(int64_t first_node, int64_t last_node, FlashScratch& scratch);
+  void EstimateMasses(int64_t node, FlashScratch& scratch);
   void ScoreExactly(int64_t page, FlashScratch& scratch, float* masses);
   int64_t PagesToRead(std::vector<int64_t>& by_share) const;
   float* MassesOf(int64_t row) { return masses_.data() + row * columns_; }
@@ -72,9 +83,10 @@ class SparseTile {
   AlignedBuffer query_buffer_;
   const float* queries_ = nullptr;  // [rows][head_dim], times scale * log2(e)
   PreparedQueries prepared_;
-  AlignedVector<float> masses_;  // log2 of a page's mass, [rows][columns_]; -inf: read or no page
-  AlignedVector<float> shares_;  // of all rows' mass, [columns_]
-  std::vector<int64_t> read_;    // pages of the middle that are read, ascending
+  AlignedVector<float> masses_;   // log2 of a page's mass, [rows][columns_]; -inf: read or no page
+  AlignedVector<float> shares_;   // of all rows' mass, [columns_]
+  std::vector<int64_t> scanned_;  // nodes whose codes are looked at, ascending
+  std::vector<int64_t> read_;     // pages of the middle that are read, ascending
   std::vector<AlignedBuffer> states_;  // part 0: what is always read; then those of Attend
 };
 

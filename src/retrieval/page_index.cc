@@ -112,7 +112,8 @@ void PageIndex::Encode(const float* residuals, uint8_t* page) {
       }
       const int high = t < kPageTokens / 2 ? 0 : 4;
       bytes[t % (kPageTokens / 2)] |= static_cast<uint8_t>(level << (field.shift + high));
-      zz[At(t)] += levels[static_cast<size_t>(level)] * levels[static_cast<size_t>(level)] * variance;
+      zz[At(t)] +=
+          levels[static_cast<size_t>(level)] * levels[static_cast<size_t>(level)] * variance;
       xz[At(t)] += row[t] * levels[static_cast<size_t>(level)] * variance;
     }
     row += kPageTokens;

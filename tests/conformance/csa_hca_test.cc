@@ -14,6 +14,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/targets.h"
 #include "kv/kv_cache.h"
 #include "retrieval/page_index.h"
 
@@ -243,6 +244,73 @@ TEST(CsaHca, SlidingLayersAndLayersWithoutProjectionAreExact) {
       std::make_shared<Calibration>(2, c.num_kv_heads, c.head_dim, ModelFingerprint{});
   const auto exact = CreateCsaHcaAttention({.top_k = 0, .window = 32}, empty);
   EXPECT_LT(RelativeError(global.Run(*exact, 890, 10, 10), global.Truth(890, 10)), kTolerance);
+}
+
+// With true scores the estimate of what is left unread is what an audit finds, the budget keeps it
+// small, and reading more misses less.
+TEST(CsaHca, AuditsAgreeWithTheEstimateAndTheBudget) {
+  const Case c = {.length = 3000};
+  Fixture f(c);
+  double missed_before = 1.0;
+  for (const double max_unread : {0.5, 0.2, 0.05}) {
+    const auto attention = CreateCsaHcaAttention({.top_k = 400,
+                                                  .max_unread = max_unread,
+                                                  .window = 64,
+                                                  .scores = SparseOptions::Scores::kExact,
+                                                  .audit_interval = 1},
+                                                 SomeCalibration(c));
+    // Position 2998 audits layer 1, KV head 0; the estimate is of both heads.
+    f.Run(*attention, 2998, 1, 1);
+    const AttentionCounters counters = attention->counters();
+    ASSERT_EQ(counters.audits.rows, 7);
+    const double missed = counters.audits.missed_mass / 7;
+    EXPECT_NEAR(missed, counters.unread_share / 14, 0.05);
+    EXPECT_LT(counters.unread_share / 14, max_unread + 0.01);
+    EXPECT_LT(missed, missed_before);
+    EXPECT_GT(counters.audits.output_error, 0);
+    EXPECT_LT(counters.audits.output_error / 7, 1.5 * max_unread + 0.1);
+    EXPECT_GT(counters.audits.recall / 7, 0.3);
+    EXPECT_LT(counters.keys_read, counters.keys);
+    missed_before = missed;
+  }
+}
+
+// An audit of what summaries get right by construction.
+TEST(CsaHca, AuditOfEqualPages) {
+  const Case c = {.length = 1999, .equal_pages = true};
+  Fixture f(c);
+  const auto attention = CreateCsaHcaAttention(
+      {.top_k = 0, .max_unread = 0, .window = 64, .audit_interval = 2}, SomeCalibration(c));
+  f.Run(*attention, 1994, 5, 1);  // 1994 and 1998 audit layer 0 and 1 in turn
+  const AuditCounters audits = attention->counters().audits;
+  EXPECT_GT(audits.rows, 0);
+  EXPECT_GT(audits.missed_mass / audits.rows, 0.5);
+  EXPECT_LT(audits.output_error / audits.rows, kMeanTolerance);
+  EXPECT_LT(audits.recall / audits.rows, 0.9);
+}
+
+TEST(CsaHca, NodesWhoseCodesAreNotLookedAtStillCount) {
+  const Case c = {.length = 5000, .equal_pages = true};
+  Fixture f(c);
+  const std::vector<float> truth = f.Truth(4991, 9);
+  for (const int64_t scan_tokens : {0, 1, 1024, 3000, 1 << 20}) {
+    const auto attention = CreateCsaHcaAttention(
+        {.top_k = 96, .max_unread = 0, .scan_tokens = scan_tokens}, SomeCalibration(c));
+    EXPECT_LT(RelativeError(f.Run(*attention, 4991, 9, 9), truth), kMeanTolerance) << scan_tokens;
+  }
+}
+
+TEST(CsaHca, EveryTargetOfTheMachine) {
+  const Case c = {.length = 1500, .equal_pages = true};
+  Fixture f(c);
+  const std::vector<float> truth = f.Truth(1490, 10);
+  for (const kernels::Target target : kernels::SupportedTargets()) {
+    const kernels::ScopedTarget scoped(target);
+    const auto attention =
+        CreateCsaHcaAttention({.top_k = 96, .max_unread = 0}, SomeCalibration(c));
+    EXPECT_LT(RelativeError(f.Run(*attention, 1490, 10, 10), truth), kMeanTolerance)
+        << kernels::TargetName(target);
+  }
 }
 
 TEST(CsaHca, EveryTypeOfTheCache) {

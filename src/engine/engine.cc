@@ -13,6 +13,7 @@
 #include "engine/calibrate.h"
 #include "engine/kv_choice.h"
 #include "engine/stop_filter.h"
+#include "engine/tiled_context.h"
 
 namespace lode {
 namespace {
@@ -27,6 +28,8 @@ constexpr int64_t kMaxPrefillChunk = 8192;
 constexpr int64_t kSyntheticChunk = 512;
 // A part of a defragmentation delays the next request by no more than this.
 constexpr double kDefragmentSeconds = 0.05;
+// What stands for the ids of cached tokens that no prompt may reuse: the id of none.
+constexpr TokenId kNoToken = -1;
 
 Status ValidateOptions(const EngineOptions& options) {
   const auto check = [](const char* name, int64_t value, int64_t min, int64_t max) -> Status {
@@ -73,7 +76,9 @@ struct Engine::Impl {
   Result<std::unique_ptr<ChatTemplate>> chat_template = NotFoundError("not loaded");
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<Model> model;
-  std::unique_ptr<Attention> attention;
+  std::shared_ptr<const Calibration> calibration;  // null until an attention needs it
+  std::unique_ptr<Attention> own_attention;
+  Attention* attention = nullptr;  // the one in use
   std::unique_ptr<KvCache> cache;
   std::string kv_choice_reason;
   SequenceId sequence = 0;
@@ -86,6 +91,17 @@ struct Engine::Impl {
   void TruncateTo(int64_t new_length) {
     cached.resize(cache->Truncate(sequence, new_length));
     attention->Truncate(sequence, cached_length());
+  }
+
+  Result<std::unique_ptr<Attention>> MakeAttention(std::string_view name) {
+    LODE_RETURN_IF_ERROR(CheckAttentionName(name));
+    if (NeedsCalibration(name) && calibration == nullptr) {
+      LODE_ASSIGN_OR_RETURN(
+          calibration, FindOrMakeCalibration(
+                           {.path = options.calibration_path, .folder = options.calibration_folder},
+                           *source, *model, *tokenizer, *pool));
+    }
+    return CreateAttention(name, {.sparse = options.sparse, .calibration = calibration});
   }
 
   // Runs one step over `tokens` after the cached ones. want_logits: of the last token, or of every
@@ -176,15 +192,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   model_options.context_len = impl->options.context_len;
   model_options.rope_linear_factor = options.rope_linear_factor;
   LODE_ASSIGN_OR_RETURN(impl->model, LoadModel(*impl->source, model_options, *impl->pool));
-  AttentionContext context = {.sparse = options.sparse, .calibration = nullptr};
-  if (NeedsCalibration(options.attention)) {
-    LODE_ASSIGN_OR_RETURN(
-        context.calibration,
-        FindOrMakeCalibration(
-            {.path = options.calibration_path, .folder = options.calibration_folder}, *impl->source,
-            *impl->model, *impl->tokenizer, *impl->pool));
-  }
-  LODE_ASSIGN_OR_RETURN(impl->attention, CreateAttention(options.attention, context));
+  LODE_ASSIGN_OR_RETURN(impl->own_attention, impl->MakeAttention(options.attention));
+  impl->attention = impl->own_attention.get();
 
   KvCacheOptions kv_options;
   kv_options.num_layers = static_cast<int32_t>(config.num_layers);
@@ -366,8 +375,30 @@ Status Engine::FillSynthetic(int64_t depth) {
                           v.data());
     });
   }
-  impl_->cached.assign(depth, 0);
+  impl_->cached.assign(depth, kNoToken);
   return OkStatus();
+}
+
+Status Engine::TileTo(int64_t depth, int64_t source_tokens) {
+  const Tiling tiling = {
+      .sequence = impl_->sequence, .source_tokens = source_tokens, .length = depth};
+  LODE_RETURN_IF_ERROR(TileContext(impl_->model->config(), impl_->options.context_len, tiling,
+                                   *impl_->cache, *impl_->pool));
+  impl_->cached.resize(static_cast<size_t>(depth), kNoToken);
+  return OkStatus();
+}
+
+int64_t Engine::Truncate(int64_t length) {
+  impl_->TruncateTo(length);
+  return cached_length();
+}
+
+Result<std::unique_ptr<Attention>> Engine::MakeAttention(std::string_view name) {
+  return impl_->MakeAttention(name);
+}
+
+void Engine::UseAttention(Attention* attention) {
+  impl_->attention = attention != nullptr ? attention : impl_->own_attention.get();
 }
 
 const WeightSource& Engine::source() const {

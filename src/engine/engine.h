@@ -101,9 +101,23 @@ class Engine {
   // sampling.
   void ResetCache();
   Status Append(const std::vector<TokenId>& tokens);
-  // Fills the cache up to `depth` tokens with copies of real keys and values (attention cost does
-  // not depend on them).
+  // Replaces what is cached by `depth` tokens with made-up keys and values. They tell nothing of an
+  // attention that selects what it reads.
   Status FillSynthetic(int64_t depth);
+  // Repeats the first source_tokens cached tokens behind the cached ones, up to `depth`
+  // (tiled_context.h, with its errors).
+  Status TileTo(int64_t depth, int64_t source_tokens);
+  // Forgets cached tokens from `length` on, a number of cached ones, and returns the new length
+  // (KvCache::Truncate says when that is less).
+  int64_t Truncate(int64_t length);
+
+  // Several attentions over one cache, for comparisons. Another one with the options of this
+  // engine; errors: those of CheckAttentionName and FindOrMakeCalibration.
+  Result<std::unique_ptr<Attention>> MakeAttention(std::string_view name);
+  // Steps go through `attention` from now on, which must outlive them; null: the engine's own
+  // again. Truncate tells only the one in use: shorten what it has seen before another one takes
+  // over.
+  void UseAttention(Attention* attention);
 
   const WeightSource& source() const;
   const Tokenizer& tokenizer() const;
@@ -111,7 +125,7 @@ class Engine {
   Result<const ChatTemplate*> chat_template() const;
   const Model& model() const;
   const KvCache& cache() const;
-  const Attention& attention() const;
+  const Attention& attention() const;    // the one in use
   const EngineOptions& options() const;  // with defaults resolved
   int64_t cached_length() const;
   // What choose_kv_dtypes led to and why, one line; empty without it.

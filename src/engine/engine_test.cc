@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "attention/kv_chunk.h"
+
 namespace lode {
 namespace {
 
@@ -294,6 +296,61 @@ TEST(EngineTest, BadOptionsAreNamed) {
   options.memory_utilization = 0.0;
   options.model_path = "tests/data/no-such-model";
   EXPECT_EQ(Engine::Load(options).status().code(), StatusCode::kNotFound);
+}
+
+// The last layer's key of the last cached token: depends on the attentions of all layers below.
+std::vector<float> LastKey(const Engine& engine) {
+  const KvCache& cache = engine.cache();
+  const int64_t last = engine.cached_length() - 1, tile = kernels::kKvTileTokens;
+  std::vector<float> keys(static_cast<size_t>(cache.options().head_dim * tile)), key;
+  KvChunk(cache, 0, cache.options().num_layers - 1, 0, last / tile * tile, last + 1)
+      .DecodeKeys(keys.data());
+  for (int64_t d = 0; d < cache.options().head_dim; ++d) {
+    key.push_back(keys[static_cast<size_t>(d * tile + last % tile)]);
+  }
+  return key;
+}
+
+TEST(EngineTest, SeveralAttentionsTakeTurnsOverOneCache) {
+  EngineOptions options;
+  options.sparse = {.top_k = 32, .window = 32};
+  auto engine = LoadTiny(options);
+  constexpr int64_t kDepth = 640;
+  const std::vector<TokenId> next = Tokens(40, 200, 3);
+  ASSERT_TRUE(engine->Append(Tokens(kDepth, 200)).ok());
+  // What the attention makes of the tokens behind the first kDepth ones.
+  const auto run = [&](Attention* attention) {
+    engine->UseAttention(attention);
+    for (const TokenId id : next) EXPECT_TRUE(engine->Append({id}).ok());
+    std::vector<float> key = LastKey(*engine);
+    EXPECT_EQ(engine->Truncate(kDepth), kDepth);
+    return key;
+  };
+  auto eager = engine->MakeAttention("eager"), sparse = engine->MakeAttention("csa_hca"),
+       late = engine->MakeAttention("csa_hca");
+  ASSERT_TRUE(eager.ok() && sparse.ok() && late.ok()) << sparse.status().ToString();
+  const std::vector<float> by_flash = run(nullptr), by_eager = run(eager->get()),
+                           by_sparse = run(sparse->get());
+  EXPECT_LT((*sparse)->counters().keys_read, (*sparse)->counters().keys);
+  EXPECT_NE(by_sparse, by_flash);
+  for (size_t d = 0; d < by_flash.size(); ++d) EXPECT_NEAR(by_eager[d], by_flash[d], 2e-2) << d;
+  EXPECT_EQ(run(nullptr), by_flash);
+  EXPECT_EQ(run(sparse->get()), by_sparse);
+  EXPECT_EQ(run(late->get()), by_sparse);
+  EXPECT_EQ(engine->MakeAttention("fast").status().code(), StatusCode::kInvalidArgument);
+}
+
+// No prompt may take made-up keys for its own.
+TEST(EngineTest, ATiledContextIsNoPromptsBeginning) {
+  auto engine = LoadTiny();
+  const std::vector<TokenId> text = Tokens(64, 200);
+  ASSERT_TRUE(engine->Append(text).ok());
+  ASSERT_TRUE(engine->TileTo(192, 64).ok());
+  std::vector<TokenId> prompt;
+  for (int i = 0; i < 3; ++i) prompt.insert(prompt.end(), text.begin(), text.end());
+  const auto result = engine->Generate(Request(prompt, 4));
+  ASSERT_TRUE(result.ok()) << result.status().ToString();
+  EXPECT_EQ(result->cached_tokens, 64);
 }
 
 }  // namespace

@@ -2,15 +2,14 @@
 // `lode bench`: speed of prefill and decode at chosen depths of the cache, as llama-bench states
 // it, and with --machine what this machine could do at best.
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
 #include "base/random.h"
-#include "base/topology.h"
-#include "cli/build_info.h"
+#include "cli/bench_attention.h"
+#include "cli/bench_report.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/machine_limits.h"
@@ -25,6 +24,10 @@ struct BenchOptions {
   int64_t repeats = 5;
   std::string format = "md";
   bool machine = false;
+  // Only of a comparison of attentions.
+  std::string file;
+  int64_t tile_from = 4096;
+  float max_seconds = 0.0f;
 };
 
 // One row: `tokens` tokens at `depth`, all at once (prefill) or one by one (decode).
@@ -35,22 +38,6 @@ struct BenchResult {
   std::vector<double> seconds;  // per repeat
   double limit_seconds = 0.0;   // 0: not measured
 
-  double Median() const {
-    std::vector<double> sorted = seconds;
-    std::sort(sorted.begin(), sorted.end());
-    const size_t half = sorted.size() / 2;
-    return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
-  }
-  double Mean() const {
-    return std::accumulate(seconds.begin(), seconds.end(), 0.0) /
-           static_cast<double>(seconds.size());
-  }
-  double Deviation() const {
-    if (seconds.size() < 2) return 0.0;
-    double sum = 0.0;
-    for (const double x : seconds) sum += (x - Mean()) * (x - Mean());
-    return std::sqrt(sum / static_cast<double>(seconds.size() - 1));
-  }
   double Rate(double time) const { return static_cast<double>(tokens) / time; }
   double MillisecondsPerToken(double time) const {
     return 1e3 * time / static_cast<double>(tokens);
@@ -123,25 +110,19 @@ std::string AsJson(const Engine& engine, const std::vector<BenchResult>& rows,
   JsonWriter json;
   json.BeginArray();
   for (const BenchResult& row : rows) {
-    json.BeginObject().Field("build_version", BuildVersion()).Field("build_commit", BuildCommit());
-    json.Field("cpu_info", CpuName()).Field("model_filename", engine.options().model_path);
-    json.Field("model_type", engine.model().config().name);
-    json.Field("model_bytes", engine.model().weight_bytes());
-    json.Field("n_threads", engine.options().num_threads);
-    json.Field("kv_cache_dtype", KvDTypesName(engine.options().kv_dtypes));
+    json.BeginObject();
+    AddRunFields(engine, json);
     json.Field("attention", engine.options().attention);
     json.Field("n_prompt", row.is_prefill ? row.tokens : 0);
     json.Field("n_gen", row.is_prefill ? 0 : row.tokens).Field("n_depth", row.depth);
-    json.Field("avg_ns", 1e9 * row.Mean()).Field("stddev_ns", 1e9 * row.Deviation());
-    json.Field("median_ns", 1e9 * row.Median()).Field("avg_ts", row.Rate(row.Mean()));
-    json.Field("median_ts", row.Rate(row.Median())).Field("min_ts", row.Rate(row.Slowest()));
+    json.Field("avg_ns", 1e9 * Mean(row.seconds)).Field("stddev_ns", 1e9 * Deviation(row.seconds));
+    json.Field("median_ns", 1e9 * Median(row.seconds)).Field("avg_ts", row.Rate(Mean(row.seconds)));
+    json.Field("median_ts", row.Rate(Median(row.seconds))).Field("min_ts", row.Rate(row.Slowest()));
     json.Field("max_ts", row.Rate(row.Fastest()));
     if (machine != nullptr) {
-      json.Field("bytes_per_second", machine->bytes_per_second);
-      json.Field("f32_operations_per_second", machine->f32_per_second);
-      json.Field("int8_operations_per_second", machine->int8_per_second);
+      AddMachineFields(*machine, json);
       json.Field("limit_ms_per_token", row.MillisecondsPerToken(row.limit_seconds));
-      json.Field("share_of_limit", row.limit_seconds / row.Median());
+      json.Field("share_of_limit", row.limit_seconds / Median(row.seconds));
     }
     json.Key("samples_ns").BeginArray();
     for (const double seconds : row.seconds) json.Value(1e9 * seconds);
@@ -151,13 +132,11 @@ std::string AsJson(const Engine& engine, const std::vector<BenchResult>& rows,
 }
 
 // The table as rows of cells, the same for md and csv.
-std::vector<std::vector<std::string>> Table(const Engine& engine,
-                                            const std::vector<BenchResult>& rows, bool machine) {
-  std::vector<std::vector<std::string>> table = {
-      {"model", "threads", "kv", "test", "tokens/s", "min", "max", "ms/token"}};
+BenchTable Table(const Engine& engine, const std::vector<BenchResult>& rows, bool machine) {
+  BenchTable table = {{"model", "threads", "kv", "test", "tokens/s", "min", "max", "ms/token"}};
   if (machine) table[0].insert(table[0].end(), {"limit ms", "share"});
   for (const BenchResult& row : rows) {
-    const double median = row.Median();
+    const double median = Median(row.seconds);
     std::vector<std::string> cells = {engine.model().config().name,
                                       std::to_string(engine.options().num_threads),
                                       std::string(KvDTypesName(engine.options().kv_dtypes)),
@@ -175,36 +154,62 @@ std::vector<std::vector<std::string>> Table(const Engine& engine,
   return table;
 }
 
-std::string AsMarkdown(const std::vector<std::vector<std::string>>& table) {
-  std::string out;
-  for (size_t i = 0; i < table.size(); ++i) {
-    out += "|";
-    for (const std::string& cell : table[i]) out += " " + cell + " |";
-    out += "\n";
-    if (i == 0) {
-      out += "|";
-      for (size_t column = 0; column < table[0].size(); ++column) {
-        out += column == 0 || column == 2 || column == 3 ? " --- |" : " ---: |";
-      }
-      out += "\n";
-    }
+// The names of a comma-separated list.
+std::vector<std::string> SplitNames(const std::string& list) {
+  std::vector<std::string> names;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    names.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
   }
-  return out;
+  return names;
 }
 
-std::string AsCsv(const std::vector<std::vector<std::string>>& table) {
-  std::string out;
-  for (const auto& row : table) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      std::string cell = row[i];
-      for (size_t at = 0; (at = cell.find('"', at)) != std::string::npos; at += 2) {
-        cell.insert(at, 1, '"');
-      }
-      out += (i == 0 ? "\"" : ",\"") + cell + "\"";
-    }
-    out += "\n";
+void AddMeasurementOptions(Args& args, BenchOptions& options) {
+  args.Group("Measurement");
+  args.Ints("-p, --n-prompt", "LIST", &options.prefill, {.min = 0, .max = 1 << 24},
+            "Prompt lengths; 0: none.");
+  args.Ints(
+      "-n, --n-gen", "LIST", &options.decode, {.min = 0, .max = 1 << 24},
+      "Numbers of generated tokens; 0: none. Comparing attentions: one number, 16 if not given.");
+  args.Ints("-d, --n-depth", "LIST", &options.depths, {.min = 0, .max = 1 << 24},
+            "Tokens in the cache before. Comparing attentions: multiples of 32, 8K if not given.");
+  args.Int("-r, --repetitions", "N", &options.repeats, {.min = 1, .max = 1000}, "Repeats.");
+  args.Text("-o, --output", "FORMAT", &options.format, "md, csv or json.");
+  args.Flag("--machine", &options.machine,
+            "Measure this machine's memory bandwidth and arithmetic first, and print the least "
+            "time per token they allow and its share of the time taken.");
+  args.Group("Comparison of attentions");
+  args.Text("-f, --file", "FILE", &options.file,
+            "The text that is prefilled; without it a built-in one. Shorter ones are repeated.");
+  args.Int("--tile-from", "N", &options.tile_from, {.min = 1, .max = 1 << 24},
+           "Tokens that are prefilled and, in deeper contexts, repeated.");
+  args.Real("--max-seconds", "X", &options.max_seconds,
+            "Time for an attention at a depth, after its first token; 0: what the repeats take.");
+}
+
+// Decode only, with fewer tokens where nothing else was asked for.
+Status RunComparison(Console& console, const Args& args, const BenchOptions& options) {
+  AttentionBenchOptions compare = {.model = options.model,
+                                   .attentions = SplitNames(options.model.attention),
+                                   .depths = {8192},
+                                   .rounds = options.repeats,
+                                   .tile_from = options.tile_from,
+                                   .seconds_max = options.max_seconds,
+                                   .file = options.file,
+                                   .format = options.format,
+                                   .machine = options.machine};
+  if (args.Given("--n-depth")) compare.depths = options.depths;
+  if (args.Given("--n-prompt") && std::ranges::max(options.prefill) > 0) {
+    return InvalidArgumentError("-p: a comparison of attentions measures decode only, expected 0");
   }
-  return out;
+  if (args.Given("--n-gen")) {
+    if (options.decode.size() != 1 || options.decode[0] == 0) {
+      return InvalidArgumentError("-n: expected one positive number in a comparison of attentions");
+    }
+    compare.tokens = options.decode[0];
+  }
+  return RunBenchAttention(console, std::move(compare));
 }
 
 }  // namespace
@@ -217,28 +222,27 @@ Status RunBench(Console& console, const ArgList& list) {
   Args args("bench", "-m MODEL [OPTIONS]",
             "Times prefill (pp: a prompt of P tokens) and decode (tg: N tokens one by one) with D "
             "tokens in the cache already. The cache is filled with made-up keys and values, since "
-            "the cost does not depend on them. Figures are medians over the repeats.",
+            "the cost does not depend on them. Figures are medians over the repeats. Several names "
+            "in --attention, or a -f FILE: decode of these attentions over the same contexts, in "
+            "turns. There the cache is filled by a real prefill, which in deeper contexts is "
+            "repeated with keys re-rotated to their new positions.",
             "  lode bench -m MODEL\n"
             "  lode bench -m MODEL -p 512 -n 32 -d 0,8K,32K --kv-cache-dtype int8 --machine\n"
             "  lode bench -m MODEL -p 0 -n 128 -r 3 -o json > result.json\n"
+            "  lode bench -m MODEL --attention flash,csa_hca -d 8K,32K,1M --max-seconds 60\n"
             "  lode bench kv                             the cache alone, without a model\n");
   options.model.AddTo(args);
-  args.Group("Measurement");
-  args.Ints("-p, --n-prompt", "LIST", &options.prefill, {.min = 0, .max = 1 << 24},
-            "Prompt lengths; 0: none.");
-  args.Ints("-n, --n-gen", "LIST", &options.decode, {.min = 0, .max = 1 << 24},
-            "Numbers of generated tokens; 0: none.");
-  args.Ints("-d, --n-depth", "LIST", &options.depths, {.min = 0, .max = 1 << 24},
-            "Tokens in the cache before.");
-  args.Int("-r, --repetitions", "N", &options.repeats, {.min = 1, .max = 1000}, "Repeats.");
-  args.Text("-o, --output", "FORMAT", &options.format, "md, csv or json.");
-  args.Flag("--machine", &options.machine,
-            "Measure this machine's memory bandwidth and arithmetic first, and print the least "
-            "time per token they allow and its share of the time taken.");
+  AddMeasurementOptions(args, options);
   LODE_ASSIGN_OR_RETURN(const bool proceed, args.Parse(list, console));
   if (!proceed) return OkStatus();
-  if (options.format != "md" && options.format != "csv" && options.format != "json") {
-    return InvalidArgumentError("-o: expected md, csv or json, found '" + options.format + "'");
+  LODE_RETURN_IF_ERROR(CheckBenchFormat(options.format));
+  // Written so that NaN is refused.
+  if (!(options.max_seconds >= 0.0f)) {
+    return InvalidArgumentError("--max-seconds: expected 0 or more");
+  }
+  if (options.model.attention.find(',') != std::string::npos || args.Given("--file") ||
+      args.Given("--tile-from") || args.Given("--max-seconds")) {
+    return RunComparison(console, args, options);
   }
   std::vector<BenchResult> rows = Rows(options);
   if (rows.empty()) return InvalidArgumentError("nothing to measure: -p and -n are both 0");
@@ -258,8 +262,8 @@ Status RunBench(Console& console, const ArgList& list) {
   if (options.format == "json") {
     return console.Out(AsJson(*engine, rows, options.machine ? &machine : nullptr));
   }
-  const auto table = Table(*engine, rows, options.machine);
-  return console.Out(options.format == "md" ? AsMarkdown(table) : AsCsv(table));
+  const BenchTable table = Table(*engine, rows, options.machine);
+  return console.Out(options.format == "md" ? FormatMarkdown(table, {0, 2, 3}) : FormatCsv(table));
 }
 
 }  // namespace lode::cli

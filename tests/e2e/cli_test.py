@@ -68,6 +68,15 @@ class MistakesTest(unittest.TestCase):
         self.check(["run", "-m", QWEN, "-p", "x", "--attention", "fast"], 2, "fast", "flash")
         self.check(["run", "-m", QWEN, "-p", "x", "--chat", "--no-chat"], 2, "only one")
         self.check(["bench", "-m", QWEN, "-o", "xml"], 2, "xml")
+        self.check(["bench", "-m", QWEN, "--max-seconds", "nan"], 2, "--max-seconds")
+        self.check(["bench", "-m", QWEN, "-f", os.devnull], 2, "empty")
+        compare = ["bench", "-m", QWEN, "--attention", "flash,eager"]
+        self.check(["bench", "-m", QWEN, "--attention", "flash,fast"], 2, '"fast"')
+        self.check(["bench", "-m", QWEN, "--attention", "flash,"], 2, '""')
+        self.check(compare + ["-d", "64,100"], 2, "-d", "multiple of 32", "found 100")
+        self.check(compare + ["--tile-from", "33"], 2, "--tile-from", "found 33")
+        self.check(compare + ["-p", "8"], 2, "-p", "decode only")
+        self.check(compare + ["-n", "1,2"], 2, "-n", "one positive number")
         self.check(["eval", "accuracy"], 2, "accuracy", "lode eval perplexity")
         self.check(["eval", "perplexity", "-m", QWEN, "-p", "x", "--window", "8", "--stride", "9"],
                    2, "--stride")
@@ -326,6 +335,38 @@ class MeasuringVerbsTest(unittest.TestCase):
         self.assertIn("pp8", table[2])
         csv = lode("bench", "-m", QWEN, "-p", 8, "-n", 0, "-r", 1, "-o", "csv").stdout
         self.assertTrue(csv.startswith('"model","threads"'))
+
+    def test_bench_of_attentions(self):
+        common = ["bench", "-m", QWEN, "--csa-top-k", 32, "--hca-window", 32, "--tile-from", 64]
+        rows = json.loads(lode(*common, "--attention", "flash,csa_hca,eager", "-d", "256,64",
+                               "-n", 3, "-r", 2, "-o", "json").stdout)
+        self.assertEqual([(row["attention"], row["n_depth"]) for row in rows],
+                         [(name, depth) for depth in (256, 64)
+                          for name in ("flash", "csa_hca", "eager")])
+        for row in rows:
+            self.assertEqual(row["n_prefilled"], 64)
+            self.assertEqual(row["samples_n_gen"], [3, 3])
+            self.assertEqual(len(row["samples_ms_per_token"]), 2)
+            self.assertAlmostEqual(row["weights_ms_per_token"] + row["attention_ms_per_token"],
+                                   row["median_ms_per_token"], delta=1e-9)
+            self.assertIn("re-rotated", row["context"])
+        self.assertEqual([rows[0]["ratio_to_first"], rows[3]["ratio_to_first"]], [1, 1])
+        # csa_hca reports what it does, and the others nothing.
+        sparse = rows[1]
+        self.assertLess(sparse["share_of_keys_read"], 1)
+        self.assertGreater(sparse["bytes_per_token"], sparse["model_bytes"])
+        self.assertLess(sparse["select_ms_per_token"] + sparse["attend_ms_per_token"],
+                        sparse["attention_ms_per_token"])
+        for name in ("share_of_keys_read", "bytes_per_token", "select_ms_per_token"):
+            self.assertIsNone(rows[0][name])
+        # A budget of time is spent by the first token; the table says so.
+        table = lode(*common, "--attention", "eager", "-d", 64, "-n", 4, "-r", 3,
+                     "--max-seconds", "1e-9").stdout
+        self.assertIn("| 1 of 12 |", table)
+        self.assertIn("| native | 2,840 | eager, f16 | 64 |", table)
+        csv = lode(*common, "--attention", "flash", "-d", 96, "-n", 1, "-r", 1, "-o", "csv")
+        self.assertTrue(csv.stdout.startswith('"kv","attention"'))
+        self.assertIn("re-rotated", csv.stderr)
 
     def test_cache_counters(self):
         text = "It was a dark and stormy night; " * 20

@@ -89,6 +89,12 @@ std::string DescribeTimings(const GenerateResult& result) {
            " % of the keys, summaries carry " + FormatFixed(100 * UnreadShare(result), 1) +
            " % of the attention where keys were left out";
   }
+  const AuditCounters& audits = result.attention.audits;
+  if (audits.rows > 0) {
+    out += "; audits: " + FormatFixed(100 * audits.missed_mass / audits.rows, 1) +
+           " % left out, recall " + FormatFixed(100 * audits.recall / audits.rows, 1) +
+           " %, output error " + FormatFixed(100 * audits.output_error / audits.rows, 1) + " %";
+  }
   if (result.finish_reason == FinishReason::kLength) out += "; ended by the limit of tokens";
   if (result.finish_reason == FinishReason::kCancelled) out += "; interrupted";
   return out;
@@ -120,6 +126,13 @@ std::string AnswerJson(const Engine& engine, const GenerateResult& result, uint6
   if (result.attention.rows > 0) {
     json.Field("keys_read_share", KeysReadShare(result));
     json.Field("unread_mass_share", UnreadShare(result));
+  }
+  const AuditCounters& audits = result.attention.audits;
+  if (audits.rows > 0) {
+    json.Key("audits").BeginObject().Field("query_rows", audits.rows);
+    json.Field("missed_mass_share", audits.missed_mass / audits.rows);
+    json.Field("recall_256", audits.recall / audits.rows);
+    json.Field("output_error", audits.output_error / audits.rows).EndObject();
   }
   json.Field("resident_bytes", ReadResidentMemory().current_bytes);
   json.Key("token_ids").BeginArray();

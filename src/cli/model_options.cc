@@ -50,9 +50,19 @@ void ModelOptions::AddTo(Args& args) {
             "or auto.");
   args.Text("--attention", "NAME", &attention,
             "flash (exact), csa_hca (reads a share of a long context, summaries stand for the "
-            "rest), or eager (slow, the reference).");
+            "rest), or eager (slow, the reference); default: as the model's configuration says, "
+            "else flash.");
+  args.Text("--prefill-attention", "NAME", &prefill_attention,
+            "Another one for the prompt; default: the same.");
   args.Int("--csa-top-k", "N", &csa_top_k, {.min = 0, .max = int64_t{1} << 40},
-           "csa_hca: keys read exactly besides the newest and the first.");
+           "csa_hca: keys read exactly besides the newest and the first, at least.");
+  args.Real("--csa-max-unread", "X", &csa_max_unread,
+            "csa_hca: read more, up to 8 times as many, until summaries carry no more than this "
+            "share of the attention; 0: never.");
+  args.Int("--csa-scan-tokens", "N", &csa_scan_tokens, {.min = 0, .max = int64_t{1} << 40},
+           "csa_hca: tokens whose codes are looked at, in the most promising parts of the text.");
+  args.Int("--audit-interval", "N", &audit_interval, {.min = 0, .max = int64_t{1} << 40},
+           "csa_hca: every N tokens one head is compared with exact attention; 0: never.");
   args.Int("--hca-window", "N", &hca_window, {.min = 1, .max = int64_t{1} << 40},
            "csa_hca: newest tokens that are always read.");
   args.Text("--hca-summary", "KIND", &summaries,
@@ -128,10 +138,18 @@ Result<EngineOptions> ModelOptions::Resolve() const {
     return InvalidArgumentError("--csa-index: expected codes, means or exact, found '" +
                                 page_scores + "'");
   }
+  // Written so that NaN is refused.
+  if (!(csa_max_unread >= 0.0f && csa_max_unread <= 1.0f)) {
+    return InvalidArgumentError("--csa-max-unread: expected a share from 0 to 1, found " +
+                                std::to_string(csa_max_unread));
+  }
   options.sparse = {.top_k = csa_top_k,
+                    .max_unread = csa_max_unread,
                     .window = hca_window,
                     .summaries = summaries == "mean",
-                    .scores = static_cast<SparseOptions::Scores>(kind - std::begin(kPageScores))};
+                    .scan_tokens = csa_scan_tokens,
+                    .scores = static_cast<SparseOptions::Scores>(kind - std::begin(kPageScores)),
+                    .audit_interval = audit_interval};
   options.calibration_path = calibration;
   options.calibration_folder = CacheFolder() + "/calibrations";
   options.block_size = block_size;
@@ -143,6 +161,7 @@ Result<EngineOptions> ModelOptions::Resolve() const {
   options.num_threads = static_cast<int32_t>(threads);
   options.context_len = context;
   options.attention = attention;
+  options.prefill_attention = prefill_attention;
   options.rope_linear_factor = rope_factor;
   return options;
 }

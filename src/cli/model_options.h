@@ -23,11 +23,15 @@ struct ModelOptions {
   int64_t threads = 0;
   int64_t context = 0;
   std::string kv_dtype = "f16";
-  std::string attention = "flash";
+  std::string attention;
+  std::string prefill_attention;
   std::string calibration;
   std::string summaries = "mean";
   std::string page_scores = "codes";
   int64_t csa_top_k = SparseOptions{}.top_k;
+  float csa_max_unread = static_cast<float>(SparseOptions{}.max_unread);
+  int64_t csa_scan_tokens = SparseOptions{}.scan_tokens;
+  int64_t audit_interval = 256;
   int64_t hca_window = SparseOptions{}.window;
   std::string activations = "int8";
   float rope_factor = 0.0f;

@@ -8,6 +8,7 @@
 #include <random>
 #include <utility>
 
+#include "attention/phased.h"
 #include "base/log.h"
 #include "base/topology.h"
 #include "engine/calibrate.h"
@@ -19,6 +20,9 @@ namespace lode {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// The model's own choice of attention, in its metadata.
+constexpr std::string_view kAttentionKey = "lode.attention_implementation";
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -104,6 +108,21 @@ struct Engine::Impl {
     return CreateAttention(name, {.sparse = options.sparse, .calibration = calibration});
   }
 
+  Status ChooseAttention() {
+    std::string& name = options.attention;
+    if (name.empty()) {
+      LODE_ASSIGN_OR_RETURN(name, source->metadata().GetStringOr(kAttentionKey, "flash"));
+      LODE_RETURN_IF_ERROR(CheckAttentionName(name).WithContext(options.model_path));
+    }
+    if (options.prefill_attention.empty()) options.prefill_attention = name;
+    LODE_ASSIGN_OR_RETURN(own_attention, MakeAttention(name));
+    if (options.prefill_attention != name) {
+      LODE_ASSIGN_OR_RETURN(auto prefill, MakeAttention(options.prefill_attention));
+      own_attention = CreatePhasedAttention(std::move(prefill), std::move(own_attention));
+    }
+    return OkStatus();
+  }
+
   // Runs one step over `tokens` after the cached ones. want_logits: of the last token, or of every
   // token.
   Status Step(std::span<const TokenId> tokens, bool all_logits, float* logits_out,
@@ -174,7 +193,9 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   impl->options = options;
   const MemoryBudget memory = UsableMemory();
   const int64_t resident = ReadResidentMemory().anonymous_bytes;
-  LODE_RETURN_IF_ERROR(CheckAttentionName(options.attention));
+  for (const std::string& name : {options.attention, options.prefill_attention}) {
+    if (!name.empty()) LODE_RETURN_IF_ERROR(CheckAttentionName(name));
+  }
   LODE_ASSIGN_OR_RETURN(impl->source, OpenWeights(options.model_path));
   LODE_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(*impl->source));
   if (impl->options.num_threads == 0) {
@@ -192,7 +213,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   model_options.context_len = impl->options.context_len;
   model_options.rope_linear_factor = options.rope_linear_factor;
   LODE_ASSIGN_OR_RETURN(impl->model, LoadModel(*impl->source, model_options, *impl->pool));
-  LODE_ASSIGN_OR_RETURN(impl->own_attention, impl->MakeAttention(options.attention));
+  LODE_RETURN_IF_ERROR(impl->ChooseAttention());
   impl->attention = impl->own_attention.get();
 
   KvCacheOptions kv_options;

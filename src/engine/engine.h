@@ -29,7 +29,9 @@ struct EngineOptions {
   int64_t context_len = 0;  // 0: the model's own
   KvDTypes kv_dtypes = KvDType::kF16;
   bool choose_kv_dtypes = false;    // measure which kv_dtypes suit the model (kv_choice.h)
-  std::string attention = "flash";  // decode and prefill
+  // Empty: as the model's configuration says (attention_implementation), else flash.
+  std::string attention;
+  std::string prefill_attention;  // of steps of several tokens; empty: the same
   // For csa_hca: what it reads, and the calibration of its key codes. Without a path the one of the
   // folder is used, or one is made from a built-in text (seconds) and kept there.
   SparseOptions sparse;

@@ -65,6 +65,7 @@ class Translator {
     LODE_RETURN_IF_ERROR(TranslateWindow());
     if (family_->architecture == "gemma3") LODE_RETURN_IF_ERROR(TranslateGemma3());
     LODE_RETURN_IF_ERROR(TranslateTokens());
+    LODE_RETURN_IF_ERROR(TranslateAttention());
     LODE_RETURN_IF_ERROR(TranslateSampling());
     return std::move(out_);
   }
@@ -98,6 +99,7 @@ class Translator {
   Result<std::vector<int64_t>> LayerSlides() const;
   Status TranslateGemma3();
   Status TranslateTokens();
+  Status TranslateAttention();
   Status TranslateSampling();
 
   FlatJson config_;
@@ -337,6 +339,17 @@ Status Translator::TranslateGemma3() {
   LODE_RETURN_IF_ERROR(Put("attention.query_pre_attn_scalar", scalar));
   LODE_RETURN_IF_ERROR(CopyFloat(Key("attn_logit_softcapping"), "attn_logit_softcapping"));
   return CopyFloat(Key("final_logit_softcapping"), "final_logit_softcapping");
+}
+
+// How attention is computed, as configurations of other engines name it too.
+Status Translator::TranslateAttention() {
+  for (const std::string_view key :
+       {"attention_implementation", "attn_implementation", "_attn_implementation"}) {
+    if (!in().Has(key)) continue;
+    LODE_ASSIGN_OR_RETURN(const std::string_view name, in().GetString(key));
+    return out_.metadata.Add("lode.attention_implementation", std::string(name));
+  }
+  return OkStatus();
 }
 
 // generation_config.json wins over config.json, as in the reference's generate().

@@ -28,7 +28,7 @@ struct EngineOptions {
   int32_t num_threads = 0;  // 0: floor(min(cgroup quota, affinity)), at least 1
   int64_t context_len = 0;  // 0: the model's own
   KvDTypes kv_dtypes = KvDType::kF16;
-  bool choose_kv_dtypes = false;    // measure which kv_dtypes suit the model (kv_choice.h)
+  bool choose_kv_dtypes = false;  // measure which kv_dtypes suit the model (kv_choice.h)
   // Empty: as the model's configuration says (attention_implementation), else flash.
   std::string attention;
   std::string prefill_attention;  // of steps of several tokens; empty: the same

@@ -272,6 +272,15 @@ TEST(HfConfigTest, RefusesIllTypedValues) {
   ExpectRefused(std::string(2'000'000, ' '), StatusCode::kCorruption, {"at most 1048576 bytes"});
 }
 
+TEST(HfConfigTest, NamesTheAttention) {
+  constexpr std::string_view kKey = "lode.attention_implementation";
+  EXPECT_FALSE(Translate(With(kQwen2, "")).metadata.Has(kKey));
+  for (const std::string key : {"attention_implementation", "attn_implementation"}) {
+    const HfConfig config = Translate(With(kQwen2, "\"" + key + "\":\"csa_hca\""));
+    EXPECT_EQ(config.metadata.GetString(kKey).value(), "csa_hca") << key;
+  }
+}
+
 TEST(HfNamesTest, TranslatesEveryKind) {
   const auto plain = [](std::string_view name) { return CanonicalTensorName("qwen3", name); };
   const auto gemma = [](std::string_view name) { return CanonicalTensorName("gemma3", name); };

@@ -14,6 +14,7 @@
 #include <random>
 #include <vector>
 
+#include "attention/phased.h"
 #include "kernels/targets.h"
 #include "kv/kv_cache.h"
 #include "retrieval/page_index.h"
@@ -311,6 +312,19 @@ TEST(CsaHca, EveryTargetOfTheMachine) {
     EXPECT_LT(RelativeError(f.Run(*attention, 1490, 10, 10), truth), kMeanTolerance)
         << kernels::TargetName(target);
   }
+}
+
+TEST(CsaHca, PromptsMayHaveAnotherAttention) {
+  const Case c = {.length = 900};
+  Fixture f(c);
+  const SparseOptions options = {.top_k = 64, .max_unread = 0, .window = 64};
+  const auto phased = CreatePhasedAttention(CreateAttention("flash").value(),
+                                            CreateCsaHcaAttention(options, SomeCalibration(c)));
+  const auto flash = CreateAttention("flash").value();
+  const auto sparse = CreateCsaHcaAttention(options, SomeCalibration(c));
+  EXPECT_EQ(f.Run(*phased, 890, 10, 10), f.Run(*flash, 890, 10, 10));
+  EXPECT_EQ(f.Run(*phased, 890, 10, 1), f.Run(*sparse, 890, 10, 1));
+  EXPECT_EQ(phased->counters().keys_read, sparse->counters().keys_read);
 }
 
 TEST(CsaHca, EveryTypeOfTheCache) {

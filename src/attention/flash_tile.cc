@@ -330,7 +330,8 @@ void AttendRange(const AttentionInputs& inputs, const KvCache& cache, const Flas
   const KeyRun run = {
       .begin = std::max(begin, FirstKey(inputs, tile.first_token) / kChunk * kChunk),
       .end = std::min(end, inputs.first_position + tile.first_token + tile.num_tokens)};
-  AttendRuns(inputs, cache, shape, tile, {&run, 1}, scratch, state);
+  const std::span<const KeyRun> runs(&run, run.begin < run.end ? 1 : 0);
+  AttendRuns(inputs, cache, shape, tile, runs, scratch, state);
 }
 
 void WriteMerged(const FlashShape& shape, const QueryTile& tile,

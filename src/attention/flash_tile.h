@@ -85,7 +85,7 @@ float* ScaleQueries(const AttentionInputs& inputs, const FlashShape& shape, cons
 // First key that `token` of the call attends to.
 int64_t FirstKey(const AttentionInputs& inputs, int64_t token);
 
-// Neighbouring positions [begin, end), begin a multiple of kernels::kKvTileTokens.
+// Neighbouring positions [begin, end), at least one, begin a multiple of kernels::kKvTileTokens.
 struct KeyRun {
   int64_t begin = 0;
   int64_t end = 0;

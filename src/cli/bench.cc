@@ -190,15 +190,16 @@ void AddMeasurementOptions(Args& args, BenchOptions& options) {
 
 // Decode only, with fewer tokens where nothing else was asked for.
 Status RunComparison(Console& console, const Args& args, const BenchOptions& options) {
-  AttentionBenchOptions compare = {.model = options.model,
-                                   .attentions = SplitNames(options.model.attention),
-                                   .depths = {8192},
-                                   .rounds = options.repeats,
-                                   .tile_from = options.tile_from,
-                                   .seconds_max = options.max_seconds,
-                                   .file = options.file,
-                                   .format = options.format,
-                                   .machine = options.machine};
+  AttentionBenchOptions compare = {
+      .model = options.model,
+      .attentions = SplitNames(options.model.attention.empty() ? "flash" : options.model.attention),
+      .depths = {8192},
+      .rounds = options.repeats,
+      .tile_from = options.tile_from,
+      .seconds_max = options.max_seconds,
+      .file = options.file,
+      .format = options.format,
+      .machine = options.machine};
   if (args.Given("--n-depth")) compare.depths = options.depths;
   if (args.Given("--n-prompt") && std::ranges::max(options.prefill) > 0) {
     return InvalidArgumentError("-p: a comparison of attentions measures decode only, expected 0");

@@ -380,6 +380,10 @@ Status Engine::Append(const std::vector<TokenId>& tokens) {
   return OkStatus();
 }
 
+std::span<const float> Engine::last_logits() const {
+  return impl_->logits;
+}
+
 Status Engine::FillSynthetic(int64_t depth) {
   ResetCache();
   const ModelConfig& config = impl_->model->config();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -103,6 +104,8 @@ class Engine {
   // sampling.
   void ResetCache();
   Status Append(const std::vector<TokenId>& tokens);
+  // Logits [vocab_size] of the last token that Append or Generate has run, until the next step.
+  std::span<const float> last_logits() const;
   // Replaces what is cached by `depth` tokens with made-up keys and values. They tell nothing of an
   // attention that selects what it reads.
   Status FillSynthetic(int64_t depth);

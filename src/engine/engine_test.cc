@@ -311,6 +311,24 @@ std::vector<float> LastKey(const Engine& engine) {
   return key;
 }
 
+TEST(EngineTest, StepsLeaveTheLastTokensLogits) {
+  auto engine = LoadTiny();
+  const std::vector<TokenId> tokens = Tokens(600, 200);  // more than a chunk
+  std::vector<float> expected;
+  ASSERT_TRUE(engine
+                  ->Evaluate(tokens,
+                             [&](int64_t position, std::span<const float> logits) {
+                               if (position == 599) expected.assign(logits.begin(), logits.end());
+                             })
+                  .ok());
+  engine->ResetCache();
+  ASSERT_TRUE(engine->Append(tokens).ok());
+  ASSERT_EQ(engine->last_logits().size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(engine->last_logits()[i], expected[i], 1e-4) << i;
+  }
+}
+
 TEST(EngineTest, SeveralAttentionsTakeTurnsOverOneCache) {
   EngineOptions options;
   options.sparse = {.top_k = 32, .window = 32};

@@ -27,6 +27,7 @@ constexpr Command kCommands[] = {
     {"tokenize", "Show the tokens of a text", RunTokenize},
     {"eval", "Measure how well a model predicts a text", RunEval},
     {"calibrate", "Fit the key codes of csa_hca to a model", RunCalibrate},
+    {"verify", "Measure what sparse attention loses against exact attention", RunVerify},
     {"bench", "Measure speed at depth, against the machine's limits", RunBench},
 };
 

@@ -20,6 +20,7 @@ Status RunPlan(Console& console, const ArgList& list);
 Status RunPull(Console& console, const ArgList& list);
 Status RunRun(Console& console, const ArgList& list);
 Status RunTokenize(Console& console, const ArgList& list);
+Status RunVerify(Console& console, const ArgList& list);
 
 }  // namespace lode::cli
 

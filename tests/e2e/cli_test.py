@@ -187,6 +187,53 @@ class SparseAttentionTest(unittest.TestCase):
             self.assertIn(wrong[0], refused.stderr)
 
 
+
+class VerifyTest(unittest.TestCase):
+    """What a sparse attention loses on a tiny model; what an exact one does not lose."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.text = os.path.join(cls.folder.name, "text")
+        Path(cls.text).write_text("Once upon a time there was a small test of %d words.\n" * 90
+                                  % tuple(range(90)))
+
+    def verify(self, *args):
+        return lode("verify", "-m", QWEN, "-f", self.text, "--csa-top-k", 64, "--hca-window", 64,
+                    *args, env=environment(XDG_CACHE_HOME=self.folder.name))
+
+    def test_fidelity(self):
+        args = ["-c", 600, "--steps", 5, "--attention", "csa_hca,flash", "--sparse-prefill", 64]
+        result = self.verify(*args, "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        report = json.loads(result.stdout)
+        fidelity = report["fidelity"]
+        self.assertEqual((fidelity["prompt_tokens"], fidelity["steps"]), (576, 5))
+        rows = {(row["attention"], row["sparse_prefill_tokens"]): row for row in fidelity["rows"]}
+        self.assertEqual(list(rows), [("csa_hca", 0), ("flash", 0), ("csa_hca", 64), ("flash", 64)])
+        for (attention, _), row in rows.items():
+            self.assertGreaterEqual(row["max_kl"], row["mean_kl"])
+            if attention == "flash":
+                self.assertLess(row["max_kl"], 1e-6)
+                self.assertEqual((row["same_top1"], row["keys_read_share"]), (1, 1))
+            else:
+                self.assertGreater(row["mean_kl"], 0)
+                self.assertLess(row["keys_read_share"], 0.5)
+                self.assertGreater(row["unread_mass_share"], 0)
+        table = self.verify(*args).stdout.splitlines()
+        self.assertIn("5 steps behind 576 tokens", table[0])
+        self.assertEqual(len(table), 6)
+
+    def test_mistakes(self):
+        for args, part in ((["--attention", "csa_hca,fast"], "fast"),
+                           (["-c", "64K"], "the text has"), (["-c", 8], "prompt of at least")):
+            result = self.verify(*args)
+            self.assertEqual(result.returncode, 2, (args, result.stderr))
+            self.assertIn(part, result.stderr)
+        self.assertIn("-f FILE", lode("verify", "-m", QWEN).stderr)
+
+
 class TokenizeTest(unittest.TestCase):
     TEXT = "Hello w\u00f6rld, \u6a21\u578b \U0001f642\n"
 

@@ -11,7 +11,8 @@ LODE = os.environ.get("LODE", str(ROOT / "build/release/src/cli/lode"))
 QWEN = "tests/data/tiny-qwen2"
 LLAMA = "tests/data/tiny-gguf/llama3-f16.gguf"
 SPLIT = "tests/data/tiny-gguf/llama2-q8_0-00002-of-00002.gguf"
-VERBS = ["run", "pull", "plan", "inspect", "tokenize", "eval", "calibrate", "bench"]
+VERBS = ["run", "pull", "plan", "inspect", "tokenize", "eval", "calibrate", "verify",
+         "bench"]
 
 
 def environment(**extra: str) -> dict:

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `lode verify` found, as tables and as JSON.
+#ifndef LODE_CLI_VERIFY_REPORT_H_
+#define LODE_CLI_VERIFY_REPORT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "offline/fidelity.h"
+
+namespace lode::cli {
+
+// One member per check; those that were not asked for stay empty.
+struct VerifyReport {
+  std::string model;
+  std::string kv_dtype;
+  int64_t context = 0;
+  std::optional<FidelityReport> fidelity;
+
+  // Tables with a heading each, a blank line between them.
+  std::string AsText() const;
+  // One object; a check that was not run has no member.
+  std::string AsJson() const;
+};
+
+}  // namespace lode::cli
+
+#endif  // LODE_CLI_VERIFY_REPORT_H_

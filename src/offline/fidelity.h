@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fidelity: how far the next-token distributions of an attention are from those of exact attention,
+// on the same cache in the same run.
+//
+// The prompt is prefilled with `flash`. Then the text goes on token by token (teacher forced), once
+// with `flash` for reference and once with each attention asked for; the cache is cut back in
+// between. Only what the attention under test computes differs: setup "decode". In setup "prompt
+// end and decode" it also processes the last tokens of the prompt, as a question behind a long
+// document would be, so that its errors reach the cache.
+#ifndef LODE_OFFLINE_FIDELITY_H_
+#define LODE_OFFLINE_FIDELITY_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attention/attention.h"
+#include "base/status.h"
+#include "engine/engine.h"
+#include "offline/progress.h"
+
+namespace lode {
+
+// The reference of all comparisons.
+inline constexpr char kExactAttention[] = "flash";
+
+struct FidelityOptions {
+  std::vector<std::string> attentions;  // names of the registry
+  int64_t prompt_tokens = 0;            // rounded down to whole tiles of the cache
+  int64_t steps = 64;                   // tokens that are decoded
+  int64_t sparse_prefill = 256;  // of the prompt's end, rounded up likewise; 0: no such setup
+  ProgressCallback on_progress;
+};
+
+struct FidelityRow {
+  std::string attention;
+  int64_t sparse_prefill = 0;  // tokens of the prompt that it processed; 0: setup "decode"
+  double mean_kl = 0.0;        // nats per token, of the exact distribution to this one
+  double max_kl = 0.0;
+  double same_top1 = 0.0;         // share of steps with the same likeliest token
+  double perplexity_ratio = 0.0;  // to exact attention
+  // Of all that it computed; nothing counted for exact attentions.
+  AttentionCounters counters;
+};
+
+struct FidelityReport {
+  int64_t prompt_tokens = 0;
+  int64_t steps = 0;
+  double exact_perplexity = 0.0;  // of the decoded tokens
+  std::vector<FidelityRow> rows;  // all of setup "decode", then all of the other
+};
+
+// Cost: one prefill, steps x (1 + 2 attentions) decode steps, 4 bytes x steps x vocabulary.
+// text: the prompt and what follows, at least one token more than prompt and steps.
+// InvalidArgument: too few tokens, prompt or steps not positive, an unknown attention.
+// ResourceExhausted: the engine's context is too small.
+Result<FidelityReport> MeasureFidelity(Engine& engine, std::span<const TokenId> text,
+                                       const FidelityOptions& options);
+
+// Kullback-Leibler divergence in nats of softmax(logits) from softmax(exact), both [vocab_size].
+double KlDivergence(std::span<const float> exact, std::span<const float> logits);
+// Natural logarithm of the probability of `token`.
+double LogProbabilityOf(std::span<const float> logits, TokenId token);
+
+}  // namespace lode
+
+#endif  // LODE_OFFLINE_FIDELITY_H_

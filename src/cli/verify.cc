@@ -3,6 +3,7 @@
 // and text.
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/commands.h"
@@ -11,6 +12,7 @@
 #include "cli/text_input.h"
 #include "cli/verify_report.h"
 #include "offline/fidelity.h"
+#include "offline/needle_run.h"
 
 namespace lode::cli {
 namespace {
@@ -19,11 +21,16 @@ struct VerifyOptions {
   ModelOptions model;
   std::string file;
   int64_t steps = 64, sparse_prefill = 256;
-  bool as_json = false;
+  std::string task_names;
+  int64_t samples = 4, seed = 1;
+  bool no_chat = false, as_json = false;
 
   std::vector<std::string> attentions;  // of model.attention
+  std::vector<std::string> tasks;       // of task_names; none: fidelity
 
   void AddTo(Args& args);
+  // Splits the lists and checks their names.
+  Status Resolve();
 };
 
 void VerifyOptions::AddTo(Args& args) {
@@ -32,13 +39,21 @@ void VerifyOptions::AddTo(Args& args) {
   model.AddTo(args);
   args.Group("Verification");
   args.Text("-f, --file", "PATH", &file,
-            "The text; - is standard input. It must be longer than the context.");
+            "The text; - is standard input. It must be longer than the context, but for --tasks.");
   args.Int("--steps", "N", &steps, {.min = 1, .max = 4096},
            "Tokens that are decoded behind the prompt and compared.");
   args.Int("--sparse-prefill", "N", &sparse_prefill, {.min = 0, .max = int64_t{1} << 30},
            "Tokens of the prompt's end that the attention under test processes too, in a second "
            "row; 0: no such row.");
   args.Flag("--json", &as_json, "Print JSON.");
+  args.Group("Questions instead of next tokens");
+  args.Text("--tasks", "NAME,...", &task_names,
+            "Ask for what was hidden in the text (or in noise, without one): niah_single_1, "
+            "niah_single_2, niah_multikey_1, "
+            "niah_multivalue, niah_multiquery, vt, cwe, or all.");
+  args.Int("--samples", "N", &samples, {.min = 1, .max = 10'000}, "Prompts per task.");
+  args.Int("--seed", "N", &seed, {.min = 0}, "Of the first prompt of each task.");
+  args.Flag("--no-chat", &no_chat, "Prompts are plain text, whether there is a chat template.");
 }
 
 std::vector<std::string> SplitAtCommas(const std::string& text) {
@@ -53,26 +68,79 @@ std::vector<std::string> SplitAtCommas(const std::string& text) {
   return parts;
 }
 
-Status Fidelity(Console& console, Engine& engine, const VerifyOptions& options,
-                const std::vector<TokenId>& text, VerifyReport& report) {
+Status VerifyOptions::Resolve() {
+  attentions = SplitAtCommas(model.attention);
+  for (const std::string& name : attentions) {
+    LODE_RETURN_IF_ERROR(CheckAttentionName(name).WithContext("--attention"));
+  }
+  model.attention = kExactAttention;
+  LODE_RETURN_IF_ERROR(model.Resolve().status());
+  const auto known = NeedleTasks();
+  if (task_names == "all") {
+    tasks.assign(known.begin(), known.end());
+  } else if (!task_names.empty()) {
+    tasks = SplitAtCommas(task_names);
+  }
+  for (const std::string& name : tasks) {
+    if (std::ranges::find(known, name) != known.end()) continue;
+    std::string names;
+    for (const std::string_view task : known) names += std::string(task) + ", ";
+    return InvalidArgumentError("--tasks: expected some of " + names + "or all, found '" + name +
+                                "'");
+  }
+  return OkStatus();
+}
+
+// Runs a measurement that tells its progress; Ctrl+C ends it with Cancelled.
+template <class Measure>
+auto WithProgress(Console& console, const char* label, const Measure& measure) {
   const InterruptGuard interrupt;
-  ProgressBar bar(console, "fidelity", "tokens");
+  ProgressBar bar(console, label, "tokens");
+  auto result = measure([&](int64_t done, int64_t total) {
+    bar.Update(done, total);
+    return !interrupt.interrupted();
+  });
+  bar.Finish();
+  return result;
+}
+
+Status CheckFidelity(Console& console, Engine& engine, const VerifyOptions& options,
+                     const std::string& text, VerifyReport& report) {
   FidelityOptions fidelity;
   fidelity.attentions = options.attentions;
   fidelity.steps = options.steps;
   fidelity.prompt_tokens = report.context - options.steps;
   fidelity.sparse_prefill = options.sparse_prefill;
-  fidelity.on_progress = [&](int64_t done, int64_t total) {
-    bar.Update(done, total);
-    return !interrupt.interrupted();
-  };
-  auto result = MeasureFidelity(engine, text, fidelity);
-  bar.Finish();
+  const std::vector<TokenId> tokens = engine.tokenizer().Encode(text);
+  auto result = WithProgress(console, "fidelity", [&](ProgressCallback on_progress) {
+    fidelity.on_progress = std::move(on_progress);
+    return MeasureFidelity(engine, tokens, fidelity);
+  });
   if (result.status().code() == StatusCode::kInvalidArgument) {
     return WithHint(result.status(), "-c sets the context, --steps how much of it is decoded");
   }
   LODE_RETURN_IF_ERROR(result.status());
   report.fidelity = std::move(result).value();
+  return OkStatus();
+}
+
+Status CheckTasks(Console& console, Engine& engine, const VerifyOptions& options,
+                  const std::string& text, VerifyReport& report) {
+  NeedleOptions needles;
+  needles.attentions = options.attentions;
+  needles.tasks = options.tasks;
+  needles.samples = options.samples;
+  needles.seed = static_cast<uint64_t>(options.seed);
+  needles.max_tokens = report.context;
+  needles.haystack = text;
+  const auto chat_template = engine.chat_template();
+  if (!options.no_chat && chat_template.ok()) needles.chat_template = *chat_template;
+  auto result = WithProgress(console, "tasks", [&](ProgressCallback on_progress) {
+    needles.on_progress = std::move(on_progress);
+    return RunNeedles(engine, needles);
+  });
+  LODE_RETURN_IF_ERROR(result.status());
+  report.tasks = std::move(result).value();
   return OkStatus();
 }
 
@@ -85,26 +153,26 @@ Status RunVerify(Console& console, const ArgList& list) {
             "The context holds the prompt, which exact attention processes, and the tokens that "
             "are decoded behind it.",
             "  lode verify -m MODEL -f book.txt\n"
-            "  lode verify -m MODEL -f book.txt -c 32K --csa-top-k 4096 --json\n");
+            "  lode verify -m MODEL -f book.txt -c 32K --csa-top-k 4096 --json\n"
+            "  lode verify -m MODEL -f book.txt --tasks niah_single_2,vt --samples 10\n");
   options.AddTo(args);
   LODE_ASSIGN_OR_RETURN(const bool proceed, args.Parse(list, console));
   if (!proceed) return OkStatus();
-  options.attentions = SplitAtCommas(options.model.attention);
-  for (const std::string& name : options.attentions) {
-    LODE_RETURN_IF_ERROR(CheckAttentionName(name).WithContext("--attention"));
+  LODE_RETURN_IF_ERROR(options.Resolve());
+  std::string text;
+  if (args.Given("--file")) {
+    LODE_ASSIGN_OR_RETURN(text, ReadText(options.file));
+  } else if (options.tasks.empty()) {
+    return InvalidArgumentError("expected a text: -f FILE");
   }
-  options.model.attention = kExactAttention;
-  LODE_RETURN_IF_ERROR(options.model.Resolve().status());
-  if (!args.Given("--file")) return InvalidArgumentError("expected a text: -f FILE");
-  LODE_ASSIGN_OR_RETURN(const std::string text, ReadText(options.file));
 
   LODE_ASSIGN_OR_RETURN(const auto engine, LoadEngine(console, options.model));
-  const std::vector<TokenId> tokens = engine->tokenizer().Encode(text);
   VerifyReport report;
   report.model = engine->options().model_path;
   report.kv_dtype = KvDTypesName(engine->options().kv_dtypes);
   report.context = engine->options().context_len;
-  LODE_RETURN_IF_ERROR(Fidelity(console, *engine, options, tokens, report));
+  const auto check = options.tasks.empty() ? CheckFidelity : CheckTasks;
+  LODE_RETURN_IF_ERROR(check(console, *engine, options, text, report));
   return console.Out(options.as_json ? report.AsJson() : report.AsText());
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/verify_report.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "base/json.h"
@@ -68,11 +69,72 @@ void FidelityJson(const FidelityReport& report, JsonWriter& json) {
   json.EndArray().EndObject();
 }
 
+std::string TasksText(const NeedleReport& report) {
+  Table table = {{"task", "prompts", kExactAttention}};
+  for (const std::string& attention : report.attentions) {
+    table[0].push_back(attention);
+    table[0].emplace_back("same answer");
+  }
+  std::vector<NeedleScore> scores = report.ByTask();
+  scores.push_back(report.Total());
+  for (const NeedleScore& score : scores) {
+    table.push_back({score.task, FormatCount(score.samples), Percent(score.exact)});
+    for (size_t i = 0; i < report.attentions.size(); ++i) {
+      table.back().push_back(Percent(score.scores[i]));
+      table.back().push_back(FormatCount(score.identical[i]) + " of " + FormatCount(score.samples));
+    }
+  }
+  int64_t longest = 0;
+  for (const NeedleSample& sample : report.samples) {
+    longest = std::max(longest, sample.prompt_tokens);
+  }
+  return Section("Answers to questions about prompts of up to " + FormatCount(longest) +
+                     " tokens: what they hold of what they should",
+                 table);
+}
+
+void ScoreJson(const NeedleReport& report, const NeedleScore& score, JsonWriter& json) {
+  json.BeginObject().Field("task", score.task).Field("samples", score.samples);
+  json.Field("reference_score", score.exact).Key("attentions").BeginArray();
+  for (size_t i = 0; i < report.attentions.size(); ++i) {
+    json.BeginObject().Field("attention", report.attentions[i]);
+    json.Field("score", score.scores[i]).Field("identical_answers", score.identical[i]);
+    json.EndObject();
+  }
+  json.EndArray().EndObject();
+}
+
+void AnswerJson(const std::string& attention, const NeedleAnswer& answer, JsonWriter& json) {
+  json.BeginObject().Field("attention", attention).Field("score", answer.score);
+  json.Field("text", answer.text).EndObject();
+}
+
+void TasksJson(const NeedleReport& report, JsonWriter& json) {
+  json.Key("tasks").BeginObject().Field("reference", kExactAttention).Key("scores").BeginArray();
+  for (const NeedleScore& score : report.ByTask()) ScoreJson(report, score, json);
+  json.EndArray().Key("total");
+  ScoreJson(report, report.Total(), json);
+  json.Key("samples").BeginArray();
+  for (const NeedleSample& sample : report.samples) {
+    json.BeginObject().Field("task", sample.task).Field("prompt_tokens", sample.prompt_tokens);
+    json.Field("question_tokens", sample.question_tokens).Key("references").BeginArray();
+    for (const std::string& reference : sample.references) json.Value(reference);
+    json.EndArray().Key("answers").BeginArray();
+    AnswerJson(kExactAttention, sample.exact, json);
+    for (size_t i = 0; i < sample.answers.size(); ++i) {
+      AnswerJson(report.attentions[i], sample.answers[i], json);
+    }
+    json.EndArray().EndObject();
+  }
+  json.EndArray().EndObject();
+}
+
 }  // namespace
 
 std::string VerifyReport::AsText() const {
   std::vector<std::string> sections;
   if (fidelity) sections.push_back(FidelityText(*fidelity));
+  if (tasks) sections.push_back(TasksText(*tasks));
   std::string text;
   for (const std::string& section : sections) text += (text.empty() ? "" : "\n") + section;
   return text;
@@ -83,6 +145,7 @@ std::string VerifyReport::AsJson() const {
   json.BeginObject().Field("model", model).Field("kv_cache_dtype", kv_dtype);
   json.Field("context", context);
   if (fidelity) FidelityJson(*fidelity, json);
+  if (tasks) TasksJson(*tasks, json);
   return json.EndObject().text() + "\n";
 }
 

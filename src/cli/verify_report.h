@@ -8,6 +8,7 @@
 #include <string>
 
 #include "offline/fidelity.h"
+#include "offline/needle_run.h"
 
 namespace lode::cli {
 
@@ -17,6 +18,7 @@ struct VerifyReport {
   std::string kv_dtype;
   int64_t context = 0;
   std::optional<FidelityReport> fidelity;
+  std::optional<NeedleReport> tasks;
 
   // Tables with a heading each, a blank line between them.
   std::string AsText() const;

@@ -136,7 +136,8 @@ NeedlePrompt NumbersInHaystack(const NeedleSpec& spec, const NeedleCounts& count
   const auto num_needles = static_cast<int64_t>(needles.size());
   std::vector<std::string> sentences;
   std::vector<int64_t> places;
-  if (counts.noise) {
+  const bool noise = counts.noise || SentencesOf(spec.haystack, 1).empty();
+  if (noise) {
     sentences.assign(static_cast<size_t>(size), std::string(kNoise));
     places = draw.Distinct(num_needles, std::max(size + 1, num_needles));
   } else {
@@ -155,7 +156,7 @@ NeedlePrompt NumbersInHaystack(const NeedleSpec& spec, const NeedleCounts& count
       "{} special magic {} hidden within the following text. Make sure to memorize it. I will quiz "
       "you about the {} afterwards.\n{}",
       one ? "A" : "Some", one ? "number is" : "numbers are", one ? "number" : "numbers",
-      Hide(sentences, needles, std::move(places), counts.noise ? "\n" : " "));
+      Hide(sentences, needles, std::move(places), noise ? "\n" : " "));
   prompt.question =
       fmt::format("\nWhat {} for {} mentioned in the provided text?",
                   one ? "is the special magic number" : "are all the special magic numbers", asked);
@@ -276,10 +277,6 @@ Result<NeedlePrompt> MakeNeedlePrompt(const NeedleSpec& spec) {
   if (std::find(kTasks.begin(), kTasks.end(), spec.task) == kTasks.end()) {
     return InvalidArgumentError(
         fmt::format("unknown task \"{}\", expected one of {}", spec.task, fmt::join(kTasks, ", ")));
-  }
-  const bool needs_text = spec.task.starts_with("niah_") && spec.task != "niah_single_1";
-  if (needs_text && SentencesOf(spec.haystack, 1).empty()) {
-    return InvalidArgumentError(spec.task + ": the text to hide needles in has no words");
   }
   const auto tokens = [&](int64_t size) {
     const NeedlePrompt prompt = Build(spec, size);

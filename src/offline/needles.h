@@ -36,7 +36,7 @@ struct NeedleSpec {
   std::string task;
   uint64_t seed = 0;
   int64_t max_tokens = 0;     // prompt and answer together
-  std::string_view haystack;  // the user's text; repeated where it is too short
+  std::string_view haystack;  // the user's text, repeated where it is too short; no words: noise
   // Tokens of the whole prompt as the model will read it.
   std::function<int64_t(const NeedlePrompt& prompt)> count_tokens;
 };
@@ -44,9 +44,9 @@ struct NeedleSpec {
 // The names of all tasks, in the order above.
 std::span<const std::string_view> NeedleTasks();
 
-// The longest prompt that fits. InvalidArgument: an unknown task (lists the known ones); a text
-// with no sentence where the task needs one; max_tokens too small for the needles alone (says how
-// many they need). Cost: some twenty calls of count_tokens.
+// The longest prompt that fits. InvalidArgument: an unknown task (lists the known ones); max_tokens
+// too small for the needles alone (says how many they need). Cost: some twenty calls of
+// count_tokens.
 Result<NeedlePrompt> MakeNeedlePrompt(const NeedleSpec& spec);
 
 // The share of references that occur in the answer, whatever the case of their letters.

@@ -225,8 +225,27 @@ class VerifyTest(unittest.TestCase):
         self.assertIn("5 steps behind 576 tokens", table[0])
         self.assertEqual(len(table), 6)
 
+    def test_tasks(self):
+        args = ["-c", 1500, "--attention", "flash,csa_hca", "--tasks", "niah_single_2,vt",
+                "--samples", 2]
+        result = self.verify(*args, "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        tasks = json.loads(result.stdout)["tasks"]
+        self.assertEqual([score["task"] for score in tasks["scores"]], ["niah_single_2", "vt"])
+        exact, sparse = tasks["total"]["attentions"]
+        self.assertEqual(exact["identical_answers"], 4)
+        self.assertLess(sparse["identical_answers"], 4)
+        for sample in tasks["samples"]:
+            self.assertLessEqual(sample["prompt_tokens"], 1500)
+            self.assertEqual([a["attention"] for a in sample["answers"]],
+                             ["flash", "flash", "csa_hca"])
+            self.assertEqual(sample["answers"][0]["text"], sample["answers"][1]["text"])
+        self.assertEqual(result.stdout, self.verify(*args, "--json").stdout)
+        self.assertEqual(len(self.verify(*args).stdout.splitlines()), 5)
+
     def test_mistakes(self):
-        for args, part in ((["--attention", "csa_hca,fast"], "fast"),
+        for args, part in ((["--tasks", "niah"], "niah_single_1, "),
+                           (["--attention", "csa_hca,fast"], "fast"),
                            (["-c", "64K"], "the text has"), (["-c", 8], "prompt of at least")):
             result = self.verify(*args)
             self.assertEqual(result.returncode, 2, (args, result.stderr))

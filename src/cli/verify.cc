@@ -1,95 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // `lode verify`: what an attention loses against exact attention, measured on the user's own model
 // and text.
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/topology.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
-#include "cli/model_options.h"
+#include "cli/memory_audit.h"
 #include "cli/text_input.h"
+#include "cli/verify_options.h"
 #include "cli/verify_report.h"
 #include "offline/fidelity.h"
 #include "offline/needle_run.h"
 
 namespace lode::cli {
 namespace {
-
-struct VerifyOptions {
-  ModelOptions model;
-  std::string file;
-  int64_t steps = 64, sparse_prefill = 256;
-  std::string task_names;
-  int64_t samples = 4, seed = 1;
-  bool no_chat = false, as_json = false;
-
-  std::vector<std::string> attentions;  // of model.attention
-  std::vector<std::string> tasks;       // of task_names; none: fidelity
-
-  void AddTo(Args& args);
-  // Splits the lists and checks their names.
-  Status Resolve();
-};
-
-void VerifyOptions::AddTo(Args& args) {
-  model.context = 8192;
-  model.attention = "csa_hca";
-  model.AddTo(args);
-  args.Group("Verification");
-  args.Text("-f, --file", "PATH", &file,
-            "The text; - is standard input. It must be longer than the context, but for --tasks.");
-  args.Int("--steps", "N", &steps, {.min = 1, .max = 4096},
-           "Tokens that are decoded behind the prompt and compared.");
-  args.Int("--sparse-prefill", "N", &sparse_prefill, {.min = 0, .max = int64_t{1} << 30},
-           "Tokens of the prompt's end that the attention under test processes too, in a second "
-           "row; 0: no such row.");
-  args.Flag("--json", &as_json, "Print JSON.");
-  args.Group("Questions instead of next tokens");
-  args.Text("--tasks", "NAME,...", &task_names,
-            "Ask for what was hidden in the text (or in noise, without one): niah_single_1, "
-            "niah_single_2, niah_multikey_1, "
-            "niah_multivalue, niah_multiquery, vt, cwe, or all.");
-  args.Int("--samples", "N", &samples, {.min = 1, .max = 10'000}, "Prompts per task.");
-  args.Int("--seed", "N", &seed, {.min = 0}, "Of the first prompt of each task.");
-  args.Flag("--no-chat", &no_chat, "Prompts are plain text, whether there is a chat template.");
-}
-
-std::vector<std::string> SplitAtCommas(const std::string& text) {
-  std::vector<std::string> parts = {""};
-  for (const char c : text) {
-    if (c == ',') {
-      parts.emplace_back();
-    } else {
-      parts.back() += c;
-    }
-  }
-  return parts;
-}
-
-Status VerifyOptions::Resolve() {
-  attentions = SplitAtCommas(model.attention);
-  for (const std::string& name : attentions) {
-    LODE_RETURN_IF_ERROR(CheckAttentionName(name).WithContext("--attention"));
-  }
-  model.attention = kExactAttention;
-  LODE_RETURN_IF_ERROR(model.Resolve().status());
-  const auto known = NeedleTasks();
-  if (task_names == "all") {
-    tasks.assign(known.begin(), known.end());
-  } else if (!task_names.empty()) {
-    tasks = SplitAtCommas(task_names);
-  }
-  for (const std::string& name : tasks) {
-    if (std::ranges::find(known, name) != known.end()) continue;
-    std::string names;
-    for (const std::string_view task : known) names += std::string(task) + ", ";
-    return InvalidArgumentError("--tasks: expected some of " + names + "or all, found '" + name +
-                                "'");
-  }
-  return OkStatus();
-}
 
 // Runs a measurement that tells its progress; Ctrl+C ends it with Cancelled.
 template <class Measure>
@@ -104,23 +31,32 @@ auto WithProgress(Console& console, const char* label, const Measure& measure) {
   return result;
 }
 
-Status CheckFidelity(Console& console, Engine& engine, const VerifyOptions& options,
-                     const std::string& text, VerifyReport& report) {
+// Memory comes first: what other checks have used and given back would count as used. Its prompt
+// stays in the cache for them.
+Status CheckAttentions(Console& console, Engine& engine, const VerifyOptions& options,
+                       const std::string& text, const MemoryAtLoad& at_load, VerifyReport& report) {
+  const std::vector<TokenId> tokens = engine.tokenizer().Encode(text);
   FidelityOptions fidelity;
   fidelity.attentions = options.attentions;
   fidelity.steps = options.steps;
   fidelity.prompt_tokens = report.context - options.steps;
   fidelity.sparse_prefill = options.sparse_prefill;
-  const std::vector<TokenId> tokens = engine.tokenizer().Encode(text);
-  auto result = WithProgress(console, "fidelity", [&](ProgressCallback on_progress) {
-    fidelity.on_progress = std::move(on_progress);
-    return MeasureFidelity(engine, tokens, fidelity);
-  });
-  if (result.status().code() == StatusCode::kInvalidArgument) {
-    return WithHint(result.status(), "-c sets the context, --steps how much of it is decoded");
+  const Status valid = CheckFidelityOptions(tokens, fidelity);
+  if (!valid.ok()) {
+    return WithHint(valid, "-c sets the context, --steps how much of it is decoded");
   }
-  LODE_RETURN_IF_ERROR(result.status());
-  report.fidelity = std::move(result).value();
+  LODE_ASSIGN_OR_RETURN(report.memory,
+                        WithProgress(console, "memory", [&](ProgressCallback on_progress) {
+                          const auto prompt = static_cast<size_t>(fidelity.prompt_tokens);
+                          return AuditMemory(engine, std::span(tokens).first(prompt + 1),
+                                             options.attentions, at_load, std::move(on_progress));
+                        }));
+  fidelity.cached_tokens = engine.cached_length();
+  LODE_ASSIGN_OR_RETURN(report.fidelity,
+                        WithProgress(console, "fidelity", [&](ProgressCallback on_progress) {
+                          fidelity.on_progress = std::move(on_progress);
+                          return MeasureFidelity(engine, tokens, fidelity);
+                        }));
   return OkStatus();
 }
 
@@ -135,12 +71,11 @@ Status CheckTasks(Console& console, Engine& engine, const VerifyOptions& options
   needles.haystack = text;
   const auto chat_template = engine.chat_template();
   if (!options.no_chat && chat_template.ok()) needles.chat_template = *chat_template;
-  auto result = WithProgress(console, "tasks", [&](ProgressCallback on_progress) {
-    needles.on_progress = std::move(on_progress);
-    return RunNeedles(engine, needles);
-  });
-  LODE_RETURN_IF_ERROR(result.status());
-  report.tasks = std::move(result).value();
+  LODE_ASSIGN_OR_RETURN(report.tasks,
+                        WithProgress(console, "tasks", [&](ProgressCallback on_progress) {
+                          needles.on_progress = std::move(on_progress);
+                          return RunNeedles(engine, needles);
+                        }));
   return OkStatus();
 }
 
@@ -166,13 +101,17 @@ Status RunVerify(Console& console, const ArgList& list) {
     return InvalidArgumentError("expected a text: -f FILE");
   }
 
+  MemoryAtLoad at_load;
+  at_load.before = ReadResidentMemory();
   LODE_ASSIGN_OR_RETURN(const auto engine, LoadEngine(console, options.model));
+  at_load.after = ReadResidentMemory();
   VerifyReport report;
   report.model = engine->options().model_path;
   report.kv_dtype = KvDTypesName(engine->options().kv_dtypes);
   report.context = engine->options().context_len;
-  const auto check = options.tasks.empty() ? CheckFidelity : CheckTasks;
-  LODE_RETURN_IF_ERROR(check(console, *engine, options, text, report));
+  LODE_RETURN_IF_ERROR(options.tasks.empty()
+                           ? CheckAttentions(console, *engine, options, text, at_load, report)
+                           : CheckTasks(console, *engine, options, text, report));
   return console.Out(options.as_json ? report.AsJson() : report.AsText());
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "cli/memory_audit.h"
 #include "offline/fidelity.h"
 #include "offline/needle_run.h"
 
@@ -17,6 +18,7 @@ struct VerifyReport {
   std::string model;
   std::string kv_dtype;
   int64_t context = 0;
+  std::optional<MemoryAudit> memory;
   std::optional<FidelityReport> fidelity;
   std::optional<NeedleReport> tasks;
 

@@ -37,12 +37,14 @@ class Comparison {
         vocab_(static_cast<size_t>(engine.model().config().vocab_size)),
         progress_(options.on_progress, TotalTokens(options)) {}
 
-  // Fills the cache and the reference.
-  Status RunExact(FidelityReport& report) {
-    engine_.ResetCache();
+  // Fills the cache, which has `cached` tokens of the prompt already, and the reference.
+  Status RunExact(size_t cached, FidelityReport& report) {
     LODE_ASSIGN_OR_RETURN(auto exact, engine_.MakeAttention(kExactAttention));
     const ScopedAttention in_use(engine_, std::move(exact));
-    LODE_RETURN_IF_ERROR(progress_.Append(engine_, text_.first(prompt_)));
+    if (cached == 0) engine_.ResetCache();
+    LODE_RETURN_IF_ERROR(Keep(cached));
+    LODE_RETURN_IF_ERROR(progress_.MoveTo(static_cast<int64_t>(cached)));
+    LODE_RETURN_IF_ERROR(progress_.Append(engine_, text_.subspan(cached, prompt_ - cached)));
     exact_.reserve(steps_ * vocab_);
     double surprise = 0.0;
     LODE_RETURN_IF_ERROR(Decode([&](size_t step, std::span<const float> logits) {
@@ -59,11 +61,7 @@ class Comparison {
   // One attention; `sparse` tokens of the prompt's end are its own.
   Result<FidelityRow> Run(const std::string& attention, int64_t sparse) {
     const size_t shared = prompt_ - static_cast<size_t>(sparse);
-    engine_.Truncate(static_cast<int64_t>(shared));
-    if (engine_.cached_length() != static_cast<int64_t>(shared)) {
-      return InternalError(fmt::format("the cache was to keep {} tokens and kept {}", shared,
-                                       engine_.cached_length()));
-    }
+    LODE_RETURN_IF_ERROR(Keep(shared));
     LODE_ASSIGN_OR_RETURN(auto tested, engine_.MakeAttention(attention));
     const ScopedAttention in_use(engine_, std::move(tested));
     LODE_RETURN_IF_ERROR(progress_.Append(engine_, text_.subspan(shared, prompt_ - shared)));
@@ -93,6 +91,13 @@ class Comparison {
     return total;
   }
 
+  // Cuts the cache back.
+  Status Keep(size_t tokens) {
+    const int64_t kept = engine_.Truncate(static_cast<int64_t>(tokens));
+    if (kept == static_cast<int64_t>(tokens)) return OkStatus();
+    return InternalError(fmt::format("the cache was to keep {} tokens and kept {}", tokens, kept));
+  }
+
   // Decodes the tokens behind the prompt one by one: visit(step, logits after it).
   template <class Visit>
   Status Decode(const Visit& visit) {
@@ -111,7 +116,32 @@ class Comparison {
   double exact_surprise_ = 0.0;
 };
 
-Status Check(std::span<const TokenId> text, const FidelityOptions& options) {
+}  // namespace
+
+double FidelityRow::KeysReadShare() const {
+  if (counters.keys == 0) return 1.0;
+  return static_cast<double>(counters.keys_read) / static_cast<double>(counters.keys);
+}
+
+double FidelityRow::UnreadShare() const {
+  return counters.rows == 0 ? 0.0 : counters.unread_share / counters.rows;
+}
+
+double KlDivergence(std::span<const float> exact, std::span<const float> logits) {
+  const double exact_sum = LogSumExp(exact), sum = LogSumExp(logits);
+  double kl = 0.0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const double log_p = exact[i] - exact_sum;
+    kl += std::exp(log_p) * (log_p - (logits[i] - sum));
+  }
+  return kl;
+}
+
+double LogProbabilityOf(std::span<const float> logits, TokenId token) {
+  return logits[static_cast<size_t>(token)] - LogSumExp(logits);
+}
+
+Status CheckFidelityOptions(std::span<const TokenId> text, const FidelityOptions& options) {
   for (const std::string& name : options.attentions) {
     LODE_RETURN_IF_ERROR(CheckAttentionName(name));
   }
@@ -128,25 +158,9 @@ Status Check(std::span<const TokenId> text, const FidelityOptions& options) {
                   options.prompt_tokens, options.steps, needed));
 }
 
-}  // namespace
-
-double KlDivergence(std::span<const float> exact, std::span<const float> logits) {
-  const double exact_sum = LogSumExp(exact), sum = LogSumExp(logits);
-  double kl = 0.0;
-  for (size_t i = 0; i < exact.size(); ++i) {
-    const double log_p = exact[i] - exact_sum;
-    kl += std::exp(log_p) * (log_p - (logits[i] - sum));
-  }
-  return kl;
-}
-
-double LogProbabilityOf(std::span<const float> logits, TokenId token) {
-  return logits[static_cast<size_t>(token)] - LogSumExp(logits);
-}
-
 Result<FidelityReport> MeasureFidelity(Engine& engine, std::span<const TokenId> text,
                                        const FidelityOptions& asked) {
-  LODE_RETURN_IF_ERROR(Check(text, asked));
+  LODE_RETURN_IF_ERROR(CheckFidelityOptions(text, asked));
   // The cache is cut back between tiles: there it forgets exactly what it is told to.
   FidelityOptions options = asked;
   options.prompt_tokens = asked.prompt_tokens / kTile * kTile;
@@ -154,7 +168,8 @@ Result<FidelityReport> MeasureFidelity(Engine& engine, std::span<const TokenId> 
       std::min((asked.sparse_prefill + kTile - 1) / kTile * kTile, options.prompt_tokens);
   FidelityReport report;
   Comparison comparison(engine, text, options);
-  LODE_RETURN_IF_ERROR(comparison.RunExact(report));
+  const int64_t cached = std::min(asked.cached_tokens / kTile * kTile, options.prompt_tokens);
+  LODE_RETURN_IF_ERROR(comparison.RunExact(static_cast<size_t>(cached), report));
   // Those that keep the prompt's end as it is come first.
   std::vector<int64_t> setups = {0};
   if (options.sparse_prefill > 0) setups.push_back(options.sparse_prefill);

@@ -29,6 +29,7 @@ struct FidelityOptions {
   std::vector<std::string> attentions;  // names of the registry
   int64_t prompt_tokens = 0;            // rounded down to whole tiles of the cache
   int64_t steps = 64;                   // tokens that are decoded
+  int64_t cached_tokens = 0;            // of the prompt, in the engine's cache from exact attention
   int64_t sparse_prefill = 256;  // of the prompt's end, rounded up likewise; 0: no such setup
   ProgressCallback on_progress;
 };
@@ -42,6 +43,11 @@ struct FidelityRow {
   double perplexity_ratio = 0.0;  // to exact attention
   // Of all that it computed; nothing counted for exact attentions.
   AttentionCounters counters;
+
+  // Of the keys that queries attend to, those that were read.
+  double KeysReadShare() const;
+  // Mean share of softmax mass in summaries, over the queries that left keys out.
+  double UnreadShare() const;
 };
 
 struct FidelityReport {
@@ -57,6 +63,9 @@ struct FidelityReport {
 // ResourceExhausted: the engine's context is too small.
 Result<FidelityReport> MeasureFidelity(Engine& engine, std::span<const TokenId> text,
                                        const FidelityOptions& options);
+
+// InvalidArgument as MeasureFidelity, before anything is run.
+Status CheckFidelityOptions(std::span<const TokenId> text, const FidelityOptions& options);
 
 // Kullback-Leibler divergence in nats of softmax(logits) from softmax(exact), both [vocab_size].
 double KlDivergence(std::span<const float> exact, std::span<const float> logits);

@@ -89,6 +89,28 @@ TEST(FidelityTest, WhatIsLeftOutIsSeen) {
   for (const FidelityRow& row : whole->rows) EXPECT_LT(row.max_kl, 1e-6);
 }
 
+TEST(FidelityTest, APromptThatIsCachedIsNotRunAgain) {
+  const std::vector<TokenId> text = Text(487);
+  FidelityOptions options = Options({"csa_hca"});
+  options.sparse_prefill = 0;
+  int64_t first = 0;
+  options.on_progress = [&](int64_t done, int64_t) {
+    if (first == 0) first = done;
+    return true;
+  };
+  const auto engine = LoadTiny({.top_k = 32, .window = 32});
+  const auto fresh = MeasureFidelity(*engine, text, options);
+  ASSERT_TRUE(fresh.ok());
+  // What follows the prompt is there as well, and other text behind it.
+  ASSERT_TRUE(engine->Append({1, 2, 3}).ok());
+  options.cached_tokens = 480;
+  first = 0;
+  const auto again = MeasureFidelity(*engine, text, options);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(first, 480);
+  EXPECT_EQ(again->rows[0].mean_kl, fresh->rows[0].mean_kl);
+}
+
 TEST(FidelityTest, RefusesWhatCannotBeMeasured) {
   const auto engine = LoadTiny();
   const auto code = [&](const std::vector<TokenId>& text, const FidelityOptions& options) {

@@ -221,9 +221,19 @@ class VerifyTest(unittest.TestCase):
                 self.assertGreater(row["mean_kl"], 0)
                 self.assertLess(row["keys_read_share"], 0.5)
                 self.assertGreater(row["unread_mass_share"], 0)
-        table = self.verify(*args).stdout.splitlines()
-        self.assertIn("5 steps behind 576 tokens", table[0])
-        self.assertEqual(len(table), 6)
+        memory = report["memory"]
+        self.assertEqual(memory["tokens"], 595)
+        self.assertGreaterEqual(memory["counted"]["kv_bytes"], 595 * 3 * 2 * 16 * 2 * 2)  # f16
+        counted, planned = memory["counted"], memory["planned"]
+        self.assertAlmostEqual(counted["weight_bytes"] / planned["weight_bytes"], 1, delta=0.02)
+        resident = memory["resident"]
+        self.assertGreater(resident["loaded_bytes"], resident["before_load_bytes"])
+        self.assertGreaterEqual(resident["prompt_bytes"], resident["loaded_bytes"])
+        self.assertEqual([row["attention"] for row in memory["attentions"]], ["csa_hca", "flash"])
+        sections = self.verify(*args).stdout.split("\n\n")
+        self.assertIn("Memory with 595 tokens", sections[0])
+        self.assertIn("5 steps behind 576 tokens", sections[1])
+        self.assertEqual(len(sections[1].splitlines()), 6)
 
     def test_tasks(self):
         args = ["-c", 1500, "--attention", "flash,csa_hca", "--tasks", "niah_single_2,vt",

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// VerifyReport as JSON.
+#include <string>
+
+#include "base/json.h"
+#include "cli/verify_report.h"
+
+namespace lode::cli {
+namespace {
+
+void MemoryJson(const MemoryAudit& audit, JsonWriter& json) {
+  const MemoryPlan& plan = audit.plan;
+  json.Key("memory").BeginObject().Field("tokens", audit.tokens);
+  json.Key("planned").BeginObject().Field("weight_bytes", plan.weight_bytes);
+  json.Field("kv_bytes", plan.kv_bytes).Field("activation_bytes", plan.activation_bytes);
+  json.Field("tokenizer_bytes", plan.tokenizer_bytes).Field("program_bytes", plan.program_bytes);
+  json.Field("mapped_bytes", plan.mapped_bytes).Field("total_bytes", plan.total_bytes());
+  json.EndObject().Key("counted").BeginObject().Field("weight_bytes", audit.weight_bytes);
+  json.Field("kv_bytes", audit.kv_bytes).Field("kv_metadata_bytes", audit.kv_metadata_bytes);
+  json.EndObject().Key("resident").BeginObject();
+  json.Field("before_load_bytes", audit.before_load_bytes);
+  json.Field("loaded_bytes", audit.loaded_bytes).Field("prompt_bytes", audit.prompt_bytes);
+  json.EndObject().Field("plan_error", audit.plan_error()).Key("attentions").BeginArray();
+  for (const MemoryAudit::Growth& growth : audit.attentions) {
+    json.BeginObject().Field("attention", growth.attention);
+    json.Field("grown_bytes", growth.bytes).EndObject();
+  }
+  json.EndArray().EndObject();
+}
+
+void FidelityJson(const FidelityReport& report, JsonWriter& json) {
+  json.Key("fidelity").BeginObject().Field("reference", kExactAttention);
+  json.Field("prompt_tokens", report.prompt_tokens).Field("steps", report.steps);
+  json.Field("reference_perplexity", report.exact_perplexity).Key("rows").BeginArray();
+  for (const FidelityRow& row : report.rows) {
+    json.BeginObject().Field("attention", row.attention);
+    json.Field("sparse_prefill_tokens", row.sparse_prefill);
+    json.Field("mean_kl", row.mean_kl).Field("max_kl", row.max_kl);
+    json.Field("same_top1", row.same_top1).Field("perplexity_ratio", row.perplexity_ratio);
+    json.Field("keys_read_share", row.KeysReadShare());
+    json.Field("unread_mass_share", row.UnreadShare()).EndObject();
+  }
+  json.EndArray().EndObject();
+}
+
+void ScoreJson(const NeedleReport& report, const NeedleScore& score, JsonWriter& json) {
+  json.BeginObject().Field("task", score.task).Field("samples", score.samples);
+  json.Field("reference_score", score.exact).Key("attentions").BeginArray();
+  for (size_t i = 0; i < report.attentions.size(); ++i) {
+    json.BeginObject().Field("attention", report.attentions[i]);
+    json.Field("score", score.scores[i]).Field("identical_answers", score.identical[i]);
+    json.EndObject();
+  }
+  json.EndArray().EndObject();
+}
+
+void AnswerJson(const std::string& attention, const NeedleAnswer& answer, JsonWriter& json) {
+  json.BeginObject().Field("attention", attention).Field("score", answer.score);
+  json.Field("text", answer.text).EndObject();
+}
+
+void TasksJson(const NeedleReport& report, JsonWriter& json) {
+  json.Key("tasks").BeginObject().Field("reference", kExactAttention).Key("scores").BeginArray();
+  for (const NeedleScore& score : report.ByTask()) ScoreJson(report, score, json);
+  json.EndArray().Key("total");
+  ScoreJson(report, report.Total(), json);
+  json.Key("samples").BeginArray();
+  for (const NeedleSample& sample : report.samples) {
+    json.BeginObject().Field("task", sample.task).Field("prompt_tokens", sample.prompt_tokens);
+    json.Field("question_tokens", sample.question_tokens).Key("references").BeginArray();
+    for (const std::string& reference : sample.references) json.Value(reference);
+    json.EndArray().Key("answers").BeginArray();
+    AnswerJson(kExactAttention, sample.exact, json);
+    for (size_t i = 0; i < sample.answers.size(); ++i) {
+      AnswerJson(report.attentions[i], sample.answers[i], json);
+    }
+    json.EndArray().EndObject();
+  }
+  json.EndArray().EndObject();
+}
+
+}  // namespace
+
+std::string VerifyReport::AsJson() const {
+  JsonWriter json;
+  json.BeginObject().Field("model", model).Field("kv_cache_dtype", kv_dtype);
+  json.Field("context", context);
+  if (memory) MemoryJson(*memory, json);
+  if (fidelity) FidelityJson(*fidelity, json);
+  if (tasks) TasksJson(*tasks, json);
+  return json.EndObject().text() + "\n";
+}
+
+}  // namespace lode::cli

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `lode verify`: what an attention loses against exact attention, measured on the user's own model
 // and text.
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,9 +15,13 @@
 #include "cli/verify_report.h"
 #include "offline/fidelity.h"
 #include "offline/needle_run.h"
+#include "offline/output_audit.h"
 
 namespace lode::cli {
 namespace {
+
+// Steps whose outputs are compared layer by layer: each gives an output per layer and head.
+constexpr int64_t kOutputSteps = 16;
 
 // Runs a measurement that tells its progress; Ctrl+C ends it with Cancelled.
 template <class Measure>
@@ -51,6 +56,18 @@ Status CheckAttentions(Console& console, Engine& engine, const VerifyOptions& op
                           return AuditMemory(engine, std::span(tokens).first(prompt + 1),
                                              options.attentions, at_load, std::move(on_progress));
                         }));
+  // Before fidelity, which leaves the prompt's end as sparse attention made it.
+  OutputAuditOptions outputs;
+  outputs.attentions = options.attentions;
+  outputs.prompt_tokens = fidelity.prompt_tokens;
+  outputs.cached_tokens = engine.cached_length();
+  outputs.steps = std::min(options.steps, kOutputSteps);
+  LODE_ASSIGN_OR_RETURN(report.outputs,
+                        WithProgress(console, "outputs", [&](ProgressCallback on_progress) {
+                          outputs.on_progress = std::move(on_progress);
+                          return AuditOutputs(engine, tokens, outputs);
+                        }));
+  engine.Truncate(report.outputs->prompt_tokens);
   fidelity.cached_tokens = engine.cached_length();
   LODE_ASSIGN_OR_RETURN(report.fidelity,
                         WithProgress(console, "fidelity", [&](ProgressCallback on_progress) {

@@ -43,6 +43,27 @@ void FidelityJson(const FidelityReport& report, JsonWriter& json) {
   json.EndArray().EndObject();
 }
 
+void ErrorsJson(const OutputErrors& errors, JsonWriter& json) {
+  json.BeginObject().Field("outputs", errors.outputs);
+  json.Field("mean_cosine", errors.mean_cosine).Field("min_cosine", errors.min_cosine);
+  json.Field("mean_relative_error", errors.mean_error);
+  json.Field("max_relative_error", errors.max_error).EndObject();
+}
+
+void OutputsJson(const OutputAuditReport& report, JsonWriter& json) {
+  json.Key("outputs").BeginObject().Field("reference", kExactAttention);
+  json.Field("prompt_tokens", report.prompt_tokens).Field("steps", report.steps);
+  json.Key("rows").BeginArray();
+  for (const OutputAuditReport::Row& row : report.rows) {
+    json.BeginObject().Field("attention", row.attention).Key("all");
+    ErrorsJson(row.all, json);
+    json.Key("layers").BeginArray();
+    for (const OutputErrors& layer : row.layers) ErrorsJson(layer, json);
+    json.EndArray().EndObject();
+  }
+  json.EndArray().EndObject();
+}
+
 void ScoreJson(const NeedleReport& report, const NeedleScore& score, JsonWriter& json) {
   json.BeginObject().Field("task", score.task).Field("samples", score.samples);
   json.Field("reference_score", score.exact).Key("attentions").BeginArray();
@@ -87,6 +108,7 @@ std::string VerifyReport::AsJson() const {
   json.Field("context", context);
   if (memory) MemoryJson(*memory, json);
   if (fidelity) FidelityJson(*fidelity, json);
+  if (outputs) OutputsJson(*outputs, json);
   if (tasks) TasksJson(*tasks, json);
   return json.EndObject().text() + "\n";
 }

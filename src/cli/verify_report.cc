@@ -66,6 +66,26 @@ std::string FidelityText(const FidelityReport& report) {
                  table);
 }
 
+std::string OutputsText(const OutputAuditReport& report) {
+  Table table = {{"attention", "layer", "cosine, mean", "least", "error, mean", "largest"}};
+  const auto add = [&](const std::string& attention, const std::string& layer,
+                       const OutputErrors& errors) {
+    table.push_back({attention, layer, FormatFixed(errors.mean_cosine, 5),
+                     FormatFixed(errors.min_cosine, 4), Percent(errors.mean_error),
+                     Percent(errors.max_error)});
+  };
+  for (const OutputAuditReport::Row& row : report.rows) {
+    for (size_t layer = 0; layer < row.layers.size(); ++layer) {
+      add(row.attention, std::to_string(layer), row.layers[layer]);
+    }
+    add(row.attention, "all", row.all);
+  }
+  return Section("Outputs of each layer against " + std::string(kExactAttention) +
+                     ", from the same inputs: " + FormatCount(report.steps) + " steps behind " +
+                     FormatCount(report.prompt_tokens) + " tokens",
+                 table);
+}
+
 std::string TasksText(const NeedleReport& report) {
   Table table = {{"task", "prompts", kExactAttention}};
   for (const std::string& attention : report.attentions) {
@@ -96,6 +116,7 @@ std::string VerifyReport::AsText() const {
   std::vector<std::string> sections;
   if (memory) sections.push_back(MemoryText(*memory));
   if (fidelity) sections.push_back(FidelityText(*fidelity));
+  if (outputs) sections.push_back(OutputsText(*outputs));
   if (tasks) sections.push_back(TasksText(*tasks));
   std::string text;
   for (const std::string& section : sections) text += (text.empty() ? "" : "\n") + section;

@@ -10,6 +10,7 @@
 #include "cli/memory_audit.h"
 #include "offline/fidelity.h"
 #include "offline/needle_run.h"
+#include "offline/output_audit.h"
 
 namespace lode::cli {
 
@@ -20,6 +21,7 @@ struct VerifyReport {
   int64_t context = 0;
   std::optional<MemoryAudit> memory;
   std::optional<FidelityReport> fidelity;
+  std::optional<OutputAuditReport> outputs;
   std::optional<NeedleReport> tasks;
 
   // Tables with a heading each, a blank line between them.

@@ -230,10 +230,16 @@ class VerifyTest(unittest.TestCase):
         self.assertGreater(resident["loaded_bytes"], resident["before_load_bytes"])
         self.assertGreaterEqual(resident["prompt_bytes"], resident["loaded_bytes"])
         self.assertEqual([row["attention"] for row in memory["attentions"]], ["csa_hca", "flash"])
+        exact, sparse = (next(row for row in report["outputs"]["rows"] if row["attention"] == name)
+                         for name in ("flash", "csa_hca"))
+        self.assertAlmostEqual(exact["all"]["min_cosine"], 1)
+        self.assertLess(sparse["all"]["mean_cosine"], 0.9999)
+        self.assertEqual(len(sparse["layers"]), 3)
         sections = self.verify(*args).stdout.split("\n\n")
         self.assertIn("Memory with 595 tokens", sections[0])
         self.assertIn("5 steps behind 576 tokens", sections[1])
         self.assertEqual(len(sections[1].splitlines()), 6)
+        self.assertEqual(len(sections[2].splitlines()), 2 + 2 * 4)
 
     def test_tasks(self):
         args = ["-c", 1500, "--attention", "flash,csa_hca", "--tasks", "niah_single_2,vt",

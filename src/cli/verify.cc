@@ -16,6 +16,7 @@
 #include "offline/fidelity.h"
 #include "offline/needle_run.h"
 #include "offline/output_audit.h"
+#include "offline/similar_sentences.h"
 
 namespace lode::cli {
 namespace {
@@ -34,6 +35,24 @@ auto WithProgress(Console& console, const char* label, const Measure& measure) {
   });
   bar.Finish();
   return result;
+}
+
+// Last of its group: it leaves only the beginning of the prompt in the cache.
+Status CheckSentences(Console& console, Engine& engine, const VerifyOptions& options,
+                      std::span<const TokenId> tokens, VerifyReport& report) {
+  const bool calibrated = std::ranges::any_of(options.attentions, NeedsCalibration);
+  if (options.variants == 0 || !calibrated) return OkStatus();
+  SimilarityOptions sentences;
+  // Sentences need room behind it.
+  sentences.context_tokens = std::min(sentences.context_tokens, report.fidelity->prompt_tokens / 2);
+  sentences.neighbours = std::min(sentences.neighbours, sentences.context_tokens);
+  sentences.variants = options.variants;
+  LODE_ASSIGN_OR_RETURN(report.sentences,
+                        WithProgress(console, "sentences", [&](ProgressCallback on_progress) {
+                          sentences.on_progress = std::move(on_progress);
+                          return CompareSimilarSentences(engine, tokens, sentences);
+                        }));
+  return OkStatus();
 }
 
 // Memory comes first: what other checks have used and given back would count as used. Its prompt
@@ -74,7 +93,7 @@ Status CheckAttentions(Console& console, Engine& engine, const VerifyOptions& op
                           fidelity.on_progress = std::move(on_progress);
                           return MeasureFidelity(engine, tokens, fidelity);
                         }));
-  return OkStatus();
+  return CheckSentences(console, engine, options, tokens, report);
 }
 
 Status CheckTasks(Console& console, Engine& engine, const VerifyOptions& options,

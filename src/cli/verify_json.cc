@@ -64,6 +64,27 @@ void OutputsJson(const OutputAuditReport& report, JsonWriter& json) {
   json.EndArray().EndObject();
 }
 
+void SimilarityJson(const SimilarityRow& row, JsonWriter& json) {
+  json.Field("similar_shared_by_codes", row.shared_by_codes);
+  json.Field("similar_shared_exact", row.shared_exact);
+  json.Field("unrelated_shared_by_codes", row.unrelated_by_codes);
+  json.Field("unrelated_shared_exact", row.unrelated_exact);
+  json.Field("recall_by_codes", row.recall).EndObject();
+}
+
+void SentencesJson(const SimilarityReport& report, JsonWriter& json) {
+  json.Key("sentences").BeginObject().Field("context_tokens", report.context_tokens);
+  json.Field("variants", report.variants).Field("unrelated", report.unrelated);
+  json.Field("neighbours", report.neighbours).Key("all").BeginObject();
+  SimilarityJson(report.all, json);
+  json.Key("layers").BeginArray();
+  for (const SimilarityRow& row : report.layers) {
+    json.BeginObject().Field("layer", row.layer);
+    SimilarityJson(row, json);
+  }
+  json.EndArray().EndObject();
+}
+
 void ScoreJson(const NeedleReport& report, const NeedleScore& score, JsonWriter& json) {
   json.BeginObject().Field("task", score.task).Field("samples", score.samples);
   json.Field("reference_score", score.exact).Key("attentions").BeginArray();
@@ -109,6 +130,7 @@ std::string VerifyReport::AsJson() const {
   if (memory) MemoryJson(*memory, json);
   if (fidelity) FidelityJson(*fidelity, json);
   if (outputs) OutputsJson(*outputs, json);
+  if (sentences) SentencesJson(*sentences, json);
   if (tasks) TasksJson(*tasks, json);
   return json.EndObject().text() + "\n";
 }

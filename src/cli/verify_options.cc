@@ -36,6 +36,8 @@ void VerifyOptions::AddTo(Args& args) {
   args.Int("--sparse-prefill", "N", &sparse_prefill, {.min = 0, .max = int64_t{1} << 30},
            "Tokens of the prompt's end that the attention under test processes too, in a second "
            "row; 0: no such row.");
+  args.Int("--variants", "N", &variants, {.min = 0, .max = 100'000},
+           "Variants of a sentence whose neighbours are compared; 0: none.");
   args.Flag("--json", &as_json, "Print JSON.");
   args.Group("Questions instead of next tokens");
   args.Text("--tasks", "NAME,...", &task_names,

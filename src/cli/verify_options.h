@@ -16,7 +16,7 @@ namespace lode::cli {
 struct VerifyOptions {
   ModelOptions model;
   std::string file;
-  int64_t steps = 64, sparse_prefill = 256;
+  int64_t steps = 64, sparse_prefill = 256, variants = 1000;
   std::string task_names;
   int64_t samples = 4, seed = 1;
   bool no_chat = false, as_json = false;

@@ -86,6 +86,22 @@ std::string OutputsText(const OutputAuditReport& report) {
                  table);
 }
 
+std::string SentencesText(const SimilarityReport& report) {
+  Table table = {{"layer", "similar, codes", "exact", "unrelated, codes", "exact", "recall"}};
+  const auto add = [&](const std::string& layer, const SimilarityRow& row) {
+    table.push_back({layer, Percent(row.shared_by_codes), Percent(row.shared_exact),
+                     Percent(row.unrelated_by_codes), Percent(row.unrelated_exact),
+                     Percent(row.recall)});
+  };
+  for (const SimilarityRow& row : report.layers) add(std::to_string(row.layer), row);
+  add("all", report.all);
+  return Section("Neighbours that two sentences share, of " + FormatCount(report.neighbours) +
+                     " keys out of " + FormatCount(report.context_tokens) + ": " +
+                     FormatCount(report.variants) + " variants of one sentence, " +
+                     FormatCount(report.unrelated) + " unrelated",
+                 table);
+}
+
 std::string TasksText(const NeedleReport& report) {
   Table table = {{"task", "prompts", kExactAttention}};
   for (const std::string& attention : report.attentions) {
@@ -117,6 +133,7 @@ std::string VerifyReport::AsText() const {
   if (memory) sections.push_back(MemoryText(*memory));
   if (fidelity) sections.push_back(FidelityText(*fidelity));
   if (outputs) sections.push_back(OutputsText(*outputs));
+  if (sentences) sections.push_back(SentencesText(*sentences));
   if (tasks) sections.push_back(TasksText(*tasks));
   std::string text;
   for (const std::string& section : sections) text += (text.empty() ? "" : "\n") + section;

@@ -11,6 +11,7 @@
 #include "offline/fidelity.h"
 #include "offline/needle_run.h"
 #include "offline/output_audit.h"
+#include "offline/similar_sentences.h"
 
 namespace lode::cli {
 
@@ -22,6 +23,7 @@ struct VerifyReport {
   std::optional<MemoryAudit> memory;
   std::optional<FidelityReport> fidelity;
   std::optional<OutputAuditReport> outputs;
+  std::optional<SimilarityReport> sentences;
   std::optional<NeedleReport> tasks;
 
   // Tables with a heading each, a blank line between them.

@@ -97,14 +97,19 @@ struct Engine::Impl {
     attention->Truncate(sequence, cached_length());
   }
 
-  Result<std::unique_ptr<Attention>> MakeAttention(std::string_view name) {
-    LODE_RETURN_IF_ERROR(CheckAttentionName(name));
-    if (NeedsCalibration(name) && calibration == nullptr) {
+  Result<std::shared_ptr<const Calibration>> FindCalibration() {
+    if (calibration == nullptr) {
       LODE_ASSIGN_OR_RETURN(
           calibration, FindOrMakeCalibration(
                            {.path = options.calibration_path, .folder = options.calibration_folder},
                            *source, *model, *tokenizer, *pool));
     }
+    return calibration;
+  }
+
+  Result<std::unique_ptr<Attention>> MakeAttention(std::string_view name) {
+    LODE_RETURN_IF_ERROR(CheckAttentionName(name));
+    if (NeedsCalibration(name)) LODE_RETURN_IF_ERROR(FindCalibration().status());
     return CreateAttention(name, {.sparse = options.sparse, .calibration = calibration});
   }
 
@@ -420,6 +425,10 @@ int64_t Engine::Truncate(int64_t length) {
 
 Result<std::unique_ptr<Attention>> Engine::MakeAttention(std::string_view name) {
   return impl_->MakeAttention(name);
+}
+
+Result<std::shared_ptr<const Calibration>> Engine::FindCalibration() {
+  return impl_->FindCalibration();
 }
 
 void Engine::UseAttention(Attention* attention) {

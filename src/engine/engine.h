@@ -119,6 +119,8 @@ class Engine {
   // Several attentions over one cache, for comparisons. Another one with the options of this
   // engine; errors: those of CheckAttentionName and FindOrMakeCalibration.
   Result<std::unique_ptr<Attention>> MakeAttention(std::string_view name);
+  // The calibration of the model's key codes, found or made at first need.
+  Result<std::shared_ptr<const Calibration>> FindCalibration();
   // Steps go through `attention` from now on, which must outlive them; null: the engine's own
   // again. Truncate tells only the one in use: shorten what it has seen before another one takes
   // over.

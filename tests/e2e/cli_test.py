@@ -204,7 +204,8 @@ class VerifyTest(unittest.TestCase):
                     *args, env=environment(XDG_CACHE_HOME=self.folder.name))
 
     def test_fidelity(self):
-        args = ["-c", 600, "--steps", 5, "--attention", "csa_hca,flash", "--sparse-prefill", 64]
+        args = ["-c", 600, "--steps", 5, "--attention", "csa_hca,flash", "--sparse-prefill", 64,
+                "--variants", 20]
         result = self.verify(*args, "--json")
         self.assertEqual(result.returncode, 0, result.stderr)
         report = json.loads(result.stdout)
@@ -219,7 +220,7 @@ class VerifyTest(unittest.TestCase):
                 self.assertEqual((row["same_top1"], row["keys_read_share"]), (1, 1))
             else:
                 self.assertGreater(row["mean_kl"], 0)
-                self.assertLess(row["keys_read_share"], 0.5)
+                self.assertLess(row["keys_read_share"], 1)
                 self.assertGreater(row["unread_mass_share"], 0)
         memory = report["memory"]
         self.assertEqual(memory["tokens"], 595)
@@ -233,8 +234,11 @@ class VerifyTest(unittest.TestCase):
         exact, sparse = (next(row for row in report["outputs"]["rows"] if row["attention"] == name)
                          for name in ("flash", "csa_hca"))
         self.assertAlmostEqual(exact["all"]["min_cosine"], 1)
-        self.assertLess(sparse["all"]["mean_cosine"], 0.9999)
+        self.assertLess(sparse["all"]["min_cosine"], exact["all"]["min_cosine"])
         self.assertEqual(len(sparse["layers"]), 3)
+        sentences = report["sentences"]
+        self.assertEqual((sentences["variants"], sentences["context_tokens"]), (20, 288))
+        self.assertGreater(sentences["all"]["recall_by_codes"], 0.3)
         sections = self.verify(*args).stdout.split("\n\n")
         self.assertIn("Memory with 595 tokens", sections[0])
         self.assertIn("5 steps behind 576 tokens", sections[1])

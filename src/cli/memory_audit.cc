@@ -6,8 +6,26 @@
 
 #include "offline/fidelity.h"
 #include "offline/scoped_attention.h"
+#include "retrieval/page_index.h"
 
 namespace lode::cli {
+namespace {
+
+// Of the whole pages of so many tokens, in all layers and heads that have a projection.
+int64_t IndexBytes(const Calibration& calibration, int64_t tokens) {
+  const int64_t pages = tokens / kPageTokens, nodes = (pages + kNodePages - 1) / kNodePages;
+  int64_t bytes = 0;
+  for (int64_t layer = 0; layer < calibration.num_layers(); ++layer) {
+    for (int64_t head = 0; head < calibration.num_kv_heads(); ++head) {
+      const HeadProjection* projection = calibration.Find(layer, head);
+      if (projection == nullptr) continue;
+      bytes += pages * PageIndex::kCodeBytes + nodes * PageIndex(projection).node_bytes();
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
 
 Result<MemoryAudit> AuditMemory(Engine& engine, std::span<const TokenId> tokens,
                                 const std::vector<std::string>& attentions,
@@ -41,7 +59,13 @@ Result<MemoryAudit> AuditMemory(Engine& engine, std::span<const TokenId> tokens,
     const int64_t before = ReadResidentMemory().anonymous_bytes;
     const ScopedAttention in_use(engine, std::move(tested[i]));
     LODE_RETURN_IF_ERROR(progress.Append(engine, tokens.last(1)));
-    audit.attentions.push_back({attentions[i], ReadResidentMemory().anonymous_bytes - before});
+    MemoryAudit::Growth growth = {.attention = attentions[i]};
+    growth.resident_bytes = ReadResidentMemory().anonymous_bytes - before;
+    if (NeedsCalibration(growth.attention)) {
+      LODE_ASSIGN_OR_RETURN(const auto calibration, engine.FindCalibration());
+      growth.index_bytes = IndexBytes(*calibration, audit.tokens);
+    }
+    audit.attentions.push_back(std::move(growth));
     engine.Truncate(audit.tokens);
   }
   return audit;

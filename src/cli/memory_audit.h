@@ -28,10 +28,13 @@ struct MemoryAudit {
   int64_t before_load_bytes = 0;
   int64_t loaded_bytes = 0;  // 0: not known
   int64_t prompt_bytes = 0;  // with the prompt in the cache
-  // Per attention: what its first step behind the prompt added, which is its index and buffers.
+  // Per attention.
   struct Growth {
     std::string attention;
-    int64_t bytes = 0;
+    int64_t index_bytes = 0;  // means and codes of the pages of the prompt, as they are laid out
+    // What its first step behind the prompt added: its index and buffers, less what fits into
+    // memory that was used and given back before.
+    int64_t resident_bytes = 0;
   };
   std::vector<Growth> attentions;
 

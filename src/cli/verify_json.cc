@@ -23,7 +23,8 @@ void MemoryJson(const MemoryAudit& audit, JsonWriter& json) {
   json.EndObject().Field("plan_error", audit.plan_error()).Key("attentions").BeginArray();
   for (const MemoryAudit::Growth& growth : audit.attentions) {
     json.BeginObject().Field("attention", growth.attention);
-    json.Field("grown_bytes", growth.bytes).EndObject();
+    json.Field("index_bytes", growth.index_bytes);
+    json.Field("grown_bytes", growth.resident_bytes).EndObject();
   }
   json.EndArray().EndObject();
 }

@@ -41,8 +41,8 @@ std::string MemoryText(const MemoryAudit& audit) {
       {"prompt in the cache", FormatBytes(plan.total_bytes()), "",
        FormatBytes(audit.prompt_bytes)}};
   for (const MemoryAudit::Growth& growth : audit.attentions) {
-    table.push_back(
-        {growth.attention + ", index and buffers besides", "", "", FormatBytes(growth.bytes)});
+    table.push_back({growth.attention + ", its index", "", FormatBytes(growth.index_bytes),
+                     "+ " + FormatBytes(growth.resident_bytes)});
   }
   return Section("Memory with " + FormatCount(audit.tokens) + " tokens: the plan is off by " +
                      FormatFixed(100 * audit.plan_error(), 1) + " %",

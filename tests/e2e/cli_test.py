@@ -231,6 +231,9 @@ class VerifyTest(unittest.TestCase):
         self.assertGreater(resident["loaded_bytes"], resident["before_load_bytes"])
         self.assertGreaterEqual(resident["prompt_bytes"], resident["loaded_bytes"])
         self.assertEqual([row["attention"] for row in memory["attentions"]], ["csa_hca", "flash"])
+        # 18 pages of 3 layers and 2 heads: 288 bytes of codes each.
+        self.assertGreater(memory["attentions"][0]["index_bytes"], 18 * 3 * 2 * 288)
+        self.assertEqual(memory["attentions"][1]["index_bytes"], 0)
         exact, sparse = (next(row for row in report["outputs"]["rows"] if row["attention"] == name)
                          for name in ("flash", "csa_hca"))
         self.assertAlmostEqual(exact["all"]["min_cosine"], 1)

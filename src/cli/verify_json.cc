@@ -39,7 +39,12 @@ void FidelityJson(const FidelityReport& report, JsonWriter& json) {
     json.Field("mean_kl", row.mean_kl).Field("max_kl", row.max_kl);
     json.Field("same_top1", row.same_top1).Field("perplexity_ratio", row.perplexity_ratio);
     json.Field("keys_read_share", row.KeysReadShare());
-    json.Field("unread_mass_share", row.UnreadShare()).EndObject();
+    json.Field("unread_mass_share", row.UnreadShare());
+    if (row.audited()) {
+      json.Field("audited_rows", row.counters.audits.rows);
+      json.Field("missed_mass_share", row.MissedMass()).Field("recall_at_256", row.Recall());
+    }
+    json.EndObject();
   }
   json.EndArray().EndObject();
 }

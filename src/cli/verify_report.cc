@@ -51,13 +51,14 @@ std::string MemoryText(const MemoryAudit& audit) {
 
 std::string FidelityText(const FidelityReport& report) {
   Table table = {{"attention", "prompt", "KL, mean", "KL, max", "same top-1", "perplexity",
-                  "keys read", "in summaries"}};
+                  "keys read", "in summaries", "missed mass", "recall@256"}};
   for (const FidelityRow& row : report.rows) {
     table.push_back({row.attention,
                      row.sparse_prefill == 0 ? "exact" : "last " + FormatCount(row.sparse_prefill),
                      Significant(row.mean_kl), Significant(row.max_kl), Percent(row.same_top1),
                      "x " + FormatFixed(row.perplexity_ratio, 4), Percent(row.KeysReadShare()),
-                     Percent(row.UnreadShare())});
+                     Percent(row.UnreadShare()), row.audited() ? Percent(row.MissedMass()) : "-",
+                     row.audited() ? Percent(row.Recall()) : "-"});
   }
   return Section("Next-token distributions against " + std::string(kExactAttention) + ": " +
                      FormatCount(report.steps) + " steps behind " +

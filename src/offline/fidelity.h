@@ -48,6 +48,11 @@ struct FidelityRow {
   double KeysReadShare() const;
   // Mean share of softmax mass in summaries, over the queries that left keys out.
   double UnreadShare() const;
+  // Means over the audits of the attention itself (SparseOptions::audit_interval); without any row
+  // audited, nothing is known.
+  bool audited() const { return counters.audits.rows > 0; }
+  double MissedMass() const { return counters.audits.missed_mass / counters.audits.rows; }
+  double Recall() const { return counters.audits.recall / counters.audits.rows; }
 };
 
 struct FidelityReport {

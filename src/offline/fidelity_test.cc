@@ -111,6 +111,22 @@ TEST(FidelityTest, APromptThatIsCachedIsNotRunAgain) {
   EXPECT_EQ(again->rows[0].mean_kl, fresh->rows[0].mean_kl);
 }
 
+TEST(FidelityTest, AuditsAreReported) {
+  FidelityOptions options = Options({"csa_hca", "flash"});
+  options.sparse_prefill = 0;
+  const auto report =
+      MeasureFidelity(*LoadTiny({.top_k = 32, .max_unread = 0, .window = 32, .audit_interval = 1}),
+                      Text(487), options);
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  ASSERT_TRUE(report->rows[0].audited());
+  EXPECT_GT(report->rows[0].MissedMass(), 0.0);
+  EXPECT_LT(report->rows[0].MissedMass(), 1.0);
+  // 256 keys were asked for, some 128 were read.
+  EXPECT_GT(report->rows[0].Recall(), 0.1);
+  EXPECT_LT(report->rows[0].Recall(), 0.6);
+  EXPECT_FALSE(report->rows[1].audited());
+}
+
 TEST(FidelityTest, RefusesWhatCannotBeMeasured) {
   const auto engine = LoadTiny();
   const auto code = [&](const std::vector<TokenId>& text, const FidelityOptions& options) {

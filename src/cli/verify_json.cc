@@ -42,7 +42,7 @@ void FidelityJson(const FidelityReport& report, JsonWriter& json) {
     json.Field("unread_mass_share", row.UnreadShare());
     if (row.audited()) {
       json.Field("audited_rows", row.counters.audits.rows);
-      json.Field("missed_mass_share", row.MissedMass()).Field("recall_at_256", row.Recall());
+      json.Field("missed_mass_share", row.MissedMass()).Field("recall_256", row.Recall());
     }
     json.EndObject();
   }

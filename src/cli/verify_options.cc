@@ -27,6 +27,7 @@ std::vector<std::string> SplitAtCommas(const std::string& text) {
 void VerifyOptions::AddTo(Args& args) {
   model.context = 8192;
   model.attention = "csa_hca";
+  model.audit_interval = 1;
   model.AddTo(args);
   args.Group("Verification");
   args.Text("-f, --file", "PATH", &file,
@@ -53,6 +54,10 @@ Status VerifyOptions::Resolve() {
   attentions = SplitAtCommas(model.attention);
   for (const std::string& name : attentions) {
     LODE_RETURN_IF_ERROR(CheckAttentionName(name).WithContext("--attention"));
+  }
+  if (!model.prefill_attention.empty()) {
+    return InvalidArgumentError(
+        "--prefill-attention: verify prefills with flash, expected --sparse-prefill N instead");
   }
   model.attention = kExactAttention;
   LODE_RETURN_IF_ERROR(model.Resolve().status());

@@ -222,6 +222,8 @@ class VerifyTest(unittest.TestCase):
                 self.assertGreater(row["mean_kl"], 0)
                 self.assertLess(row["keys_read_share"], 1)
                 self.assertGreater(row["unread_mass_share"], 0)
+                self.assertGreater(row["missed_mass_share"], 0)
+                self.assertLess(row["recall_256"], 1)
         memory = report["memory"]
         self.assertEqual(memory["tokens"], 595)
         self.assertGreaterEqual(memory["counted"]["kv_bytes"], 595 * 3 * 2 * 16 * 2 * 2)  # f16
@@ -268,6 +270,7 @@ class VerifyTest(unittest.TestCase):
 
     def test_mistakes(self):
         for args, part in ((["--tasks", "niah"], "niah_single_1, "),
+                           (["--prefill-attention", "eager"], "--sparse-prefill"),
                            (["--attention", "csa_hca,fast"], "fast"),
                            (["-c", "64K"], "the text has"), (["-c", 8], "prompt of at least")):
             result = self.verify(*args)

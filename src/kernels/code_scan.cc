@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/code_scan.h"
 
-#include <cmath>
+#include <algorithm>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/code_scan.cc"
@@ -11,8 +11,9 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include <hwy/contrib/math/math-inl.h>
+
 #include "base/check.h"
-#include "kernels/exp2-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lode::kernels::HWY_NAMESPACE {
@@ -23,6 +24,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int64_t kTokens = kKvTileTokens;
 // Estimates beyond it mean nothing, and the sum of a page must fit f32.
 constexpr float kLargestEstimate = 64.0f;
+// Pages whose masses are one vector.
+constexpr int64_t kPages = 8;
 
 using F32 = hn::CappedTag<float, 8>;
 using VF32 = hn::Vec<F32>;
@@ -41,7 +44,7 @@ void QuantizeTables(const float* HWY_RESTRICT tables, int64_t rows, int64_t num_
       max = hn::Max(max, hn::Abs(x));
       difference = hn::Add(difference, hn::Sub(x, x));
     }
-    const float step = hn::GetLane(hn::MaxOfLanes(df, max)) / (127 - kCodeTableZero);
+    const float step = hn::GetLane(hn::MaxOfLanes(df, max)) / (63 - kCodeTableZero);
     const bool valid = hn::GetLane(hn::SumOfLanes(df, difference)) == 0.0f && step > 1e-30f;
     steps[r] = valid ? step : 0.0f;
     const auto inverse = hn::Set(df, 1.0f / step);
@@ -129,14 +132,15 @@ HWY_INLINE void ScanRow(const Page& page, const uint8_t* HWY_RESTRICT tables, in
   for (int64_t first = 0; first < kTokens; first += lanes8) {
     auto even = hn::Zero(d16);
     auto odd = hn::Zero(d16);
-    for (int64_t n = 0; n < num_nibbles; n += 2) {
-      const auto a = hn::TableLookupBytes(hn::LoadDup128(d8, tables + n * 16),
-                                          hn::Load(d8, page.codes + n * kTokens + first));
-      const auto b = hn::TableLookupBytes(hn::LoadDup128(d8, tables + (n + 1) * 16),
-                                          hn::Load(d8, page.codes + (n + 1) * kTokens + first));
-      const auto pair = hn::BitCast(d16, hn::Add(a, b));  // two entries of 127 fit a byte
-      even = hn::Add(even, hn::And(pair, hn::Set(d16, 255)));
-      odd = hn::Add(odd, hn::ShiftRight<8>(pair));
+    const auto look_up = [&](int64_t n) HWY_ATTR {
+      return hn::TableLookupBytes(hn::LoadDup128(d8, tables + n * 16),
+                                  hn::Load(d8, page.codes + n * kTokens + first));
+    };
+    for (int64_t n = 0; n < num_nibbles; n += 4) {
+      const auto sum = hn::Add(hn::Add(look_up(n), look_up(n + 1)),
+                               hn::Add(look_up(n + 2), look_up(n + 3)));  // at most 252
+      even = hn::Add(even, hn::And(hn::BitCast(d16, sum), hn::Set(d16, 255)));
+      odd = hn::Add(odd, hn::ShiftRight<8>(hn::BitCast(d16, sum)));
     }
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
     const int64_t t = first / 2;
@@ -150,7 +154,7 @@ HWY_INLINE void ScanRow(const Page& page, const uint8_t* HWY_RESTRICT tables, in
 #endif  // HWY_TARGET == HWY_SCALAR
 
 void ScanPage(const uint8_t* codes, const CodeTables& tables, float* HWY_RESTRICT out) {
-  LODE_DCHECK(tables.num_nibbles % 2 == 0 && tables.num_nibbles <= kMaxCodeNibbles);
+  LODE_DCHECK(tables.num_nibbles % 4 == 0 && tables.num_nibbles <= kMaxCodeNibbles);
   Page page;
   page.Load(codes, tables.num_nibbles);
   for (int64_t r = 0; r < tables.rows; ++r, out += kTokens) {
@@ -159,20 +163,40 @@ void ScanPage(const uint8_t* codes, const CodeTables& tables, float* HWY_RESTRIC
   }
 }
 
+// 2^x as a number whose bits grow linearly with x (Schraudolph 1999), moved down by half the
+// largest error of that.
+HWY_INLINE VF32 FastExp2(VF32 x) {
+  const F32 df;
+  const auto clamped = hn::Min(hn::Max(x, hn::Set(df, -126.0f)), hn::Set(df, kLargestEstimate));
+  const auto bits = hn::Mul(hn::Add(clamped, hn::Set(df, 126.957f)), hn::Set(df, 8388608.0f));
+  return hn::BitCast(df, hn::ConvertTo(hn::RebindToSigned<F32>(), bits));
+}
+
 void AddPageMasses(const uint8_t* pages, int64_t num_pages, const CodeTables& tables,
                    float* HWY_RESTRICT masses, int64_t stride) {
-  LODE_DCHECK(tables.num_nibbles % 2 == 0 && tables.num_nibbles <= kMaxCodeNibbles);
+  LODE_DCHECK(tables.num_nibbles % 4 == 0 && tables.num_nibbles <= kMaxCodeNibbles);
   const F32 df;
-  Page page;
-  for (int64_t p = 0; p < num_pages; ++p, pages += CodePageBytes(tables.num_nibbles)) {
-    page.Load(pages, tables.num_nibbles);
+  Page group[kPages];
+  HWY_ALIGN float sums[kPages];
+  for (int64_t first = 0; first < num_pages; first += kPages) {
+    const int64_t count = std::min(kPages, num_pages - first);
+    for (int64_t p = 0; p < count; ++p) {
+      group[p].Load(pages + (first + p) * CodePageBytes(tables.num_nibbles), tables.num_nibbles);
+    }
     for (int64_t r = 0; r < tables.rows; ++r) {
-      auto sum = hn::Zero(df);
-      ScanRow(page, tables.tables + r * tables.num_nibbles * 16, tables.num_nibbles,
-              tables.steps[r], [&](VF32 x, int64_t) HWY_ATTR {
-                sum = hn::Add(sum, Exp2(df, hn::Min(x, hn::Set(df, kLargestEstimate))));
-              });
-      masses[r * stride + p] += std::log2(hn::GetLane(hn::SumOfLanes(df, sum)));
+      const uint8_t* row_tables = tables.tables + r * tables.num_nibbles * 16;
+      for (int64_t p = 0; p < count; ++p) {
+        auto sum = hn::Zero(df);
+        ScanRow(group[p], row_tables, tables.num_nibbles, tables.steps[r],
+                [&](VF32 x, int64_t) HWY_ATTR { sum = hn::Add(sum, FastExp2(x)); });
+        sums[p] = hn::GetLane(hn::SumOfLanes(df, sum));
+      }
+      for (int64_t p = count; p < kPages; ++p) sums[p] = 1.0f;
+      for (int64_t p = 0; p < kPages; p += static_cast<int64_t>(hn::Lanes(df))) {
+        hn::Store(hn::Log2(df, hn::Load(df, sums + p)), df, sums + p);
+      }
+      float* HWY_RESTRICT row = masses + r * stride + first;
+      for (int64_t p = 0; p < count; ++p) row[p] += sums[p];
     }
   }
 }

@@ -23,8 +23,7 @@ class CodeScanTest : public testing::TestWithParam<Target> {
 INSTANTIATE_TEST_SUITE_P(AllTargets, CodeScanTest, testing::ValuesIn(SupportedTargets()),
                          [](const auto& test) { return TargetName(test.param); });
 
-// Pages of random codes and the tables of some rows, with extremes: a pair of 127 must not
-// overflow.
+// Pages of random codes and the tables of some rows, with extremes: four of 63 must not overflow.
 struct Case {
   Case(int64_t num_nibbles, int64_t num_rows, int64_t num_pages, uint32_t seed)
       : nibbles(num_nibbles), rows(num_rows), pages(num_pages * CodePageBytes(num_nibbles)) {
@@ -32,7 +31,7 @@ struct Case {
     for (uint8_t& byte : pages) byte = static_cast<uint8_t>(generator());
     tables.resize(rows * nibbles * 16);
     for (uint8_t& entry : tables) {
-      entry = generator() % 4 == 0 ? 127 : static_cast<uint8_t>(generator() % 128);
+      entry = generator() % 4 == 0 ? 63 : static_cast<uint8_t>(generator() % 64);
     }
     for (int64_t r = 0; r < rows; ++r) {
       steps.push_back(static_cast<float>(generator() % 1000) / 77700.0f - 0.005f);
@@ -59,7 +58,7 @@ struct Case {
 };
 
 TEST_P(CodeScanTest, EstimatesEqualPlainLoops) {
-  for (const int64_t nibbles : {2, 8, 16, 64}) {
+  for (const int64_t nibbles : {4, 8, 16, 64}) {
     for (const int64_t rows : {1, 2, 7, 63}) {
       const Case c(nibbles, rows, 1, 1);
       AlignedVector<float> out(static_cast<size_t>(rows * kKvTileTokens));
@@ -89,7 +88,9 @@ TEST_P(CodeScanTest, MassesEqualPlainLoops) {
           sum += std::exp2(std::min(c.Estimate(p, r, t), 64.0));
         }
         const double truth = p < num_pages ? 3 + std::log2(sum) : 3;
-        EXPECT_NEAR(masses[static_cast<size_t>(r * kStride + p)], truth, 1e-5 * truth) << r;
+        // Powers are interpolated between integers, where pages count at all.
+        const double tolerance = p < num_pages ? 0.0445 : 0;
+        EXPECT_NEAR(masses[static_cast<size_t>(r * kStride + p)], truth, tolerance) << r;
       }
     }
   }
@@ -107,7 +108,7 @@ TEST_P(CodeScanTest, TablesKeepTheirLargestEntry) {
   std::vector<uint8_t> out(4 * 32);
   float steps[4];
   QuantizeTables(tables.data(), 4, 32, out.data(), steps);
-  EXPECT_FLOAT_EQ(steps[0], 7.0f / 63);
+  EXPECT_FLOAT_EQ(steps[0], 7.0f / 31);
   for (size_t i = 0; i < 32; ++i) {
     EXPECT_NEAR(steps[0] * (out[i] - kCodeTableZero), tables[i], steps[0] * 0.5001f);
     for (const size_t row : {1, 2, 3}) EXPECT_EQ(out[row * 32 + i], kCodeTableZero);

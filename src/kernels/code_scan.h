@@ -47,8 +47,8 @@ void QuantizeTables(const float* tables, int64_t rows, int64_t num_entries, uint
 // Cost: rows * num_nibbles * kKvTileTokens look-ups.
 void ScanPage(const uint8_t* page, const CodeTables& tables, float* out);
 
-// masses[r][p] += log2 of the sum of 2^x over the estimates x of page p. Each x counts as at most 64,
-// and 2^x is interpolated between integers to within 3.1 %.
+// masses[r][p] += log2 of the sum of 2^x over the estimates x of page p. Each x counts as at most
+// 64, and 2^x is interpolated between integers to within 3.1 %.
 //   pages    num_pages neighbouring pages
 //   masses   [rows][num_pages], row stride `stride`
 void AddPageMasses(const uint8_t* pages, int64_t num_pages, const CodeTables& tables, float* masses,

@@ -13,13 +13,11 @@ namespace {
 
 // Of the whole pages of so many tokens, in all layers and heads that have a projection.
 int64_t IndexBytes(const Calibration& calibration, int64_t tokens) {
-  const int64_t pages = tokens / kPageTokens, nodes = (pages + kNodePages - 1) / kNodePages;
   int64_t bytes = 0;
   for (int64_t layer = 0; layer < calibration.num_layers(); ++layer) {
     for (int64_t head = 0; head < calibration.num_kv_heads(); ++head) {
       const HeadProjection* projection = calibration.Find(layer, head);
-      if (projection == nullptr) continue;
-      bytes += pages * PageIndex::kCodeBytes + nodes * PageIndex(projection).node_bytes();
+      if (projection != nullptr) bytes += PageIndex::BytesFor(projection->head_dim(), tokens);
     }
   }
   return bytes;

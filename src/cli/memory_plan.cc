@@ -10,6 +10,7 @@
 #include "kv/kv_cache.h"
 #include "models/model_config.h"
 #include "models/projection.h"
+#include "retrieval/page_index.h"
 
 namespace lode::cli {
 namespace {
@@ -47,6 +48,21 @@ int64_t ActivationBytes(const ModelConfig& config, const EngineOptions& options,
                            kernels::ActivationRowBytes(DType::kQ6_K, options.activations, widest);
   return num_tokens * (floats * static_cast<int64_t>(sizeof(float)) + prepared) +
          config.vocab_size * static_cast<int64_t>(sizeof(float));
+}
+
+// As csa_hca keeps for every layer that does not slide.
+Result<int64_t> IndexBytes(const WeightSource& source, const ModelConfig& config,
+                           const EngineOptions& options, int64_t context) {
+  bool sparse = false;
+  LODE_ASSIGN_OR_RETURN(const std::string name, AttentionOf(source, options));
+  for (const std::string& phase : {name, options.prefill_attention}) {
+    sparse = sparse || NeedsCalibration(phase);
+  }
+  if (!sparse) return int64_t{0};
+  const int64_t layers = std::ranges::count(config.layer_slides, false);
+  return layers * config.num_kv_heads *
+         (PageIndex::BytesFor(config.head_dim, context) +
+          HeadProjection::BytesFor(config.head_dim));
 }
 
 int64_t TokenizerBytes(const Metadata& metadata) {
@@ -106,6 +122,7 @@ Result<MemoryPlan> PlanMemory(const WeightSource& source, const EngineOptions& o
   MemoryPlan plan;
   plan.weight_bytes = PackedWeightBytes(source);
   plan.kv_bytes = KvCache::BytesFor(kv, context);
+  LODE_ASSIGN_OR_RETURN(plan.index_bytes, IndexBytes(source, config, options, context));
   plan.activation_bytes =
       ActivationBytes(config, options, std::min(context, options.prefill_chunk));
   plan.tokenizer_bytes = TokenizerBytes(source.metadata());

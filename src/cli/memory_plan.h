@@ -14,6 +14,7 @@ namespace lode::cli {
 struct MemoryPlan {
   int64_t weight_bytes = 0;      // repacked matrices, and norms and biases
   int64_t kv_bytes = 0;          // keys and values of `context` tokens
+  int64_t index_bytes = 0;       // codes and summaries of these tokens, for csa_hca
   int64_t activation_bytes = 0;  // buffers of the largest step, logits
   int64_t tokenizer_bytes = 0;   // vocabulary tables
   int64_t program_bytes = 0;     // code, libraries, thread stacks
@@ -21,8 +22,8 @@ struct MemoryPlan {
   // The system may drop them under pressure.
   int64_t mapped_bytes = 0;
   int64_t total_bytes() const {
-    return weight_bytes + kv_bytes + activation_bytes + tokenizer_bytes + program_bytes +
-           mapped_bytes;
+    return weight_bytes + kv_bytes + index_bytes + activation_bytes + tokenizer_bytes +
+           program_bytes + mapped_bytes;
   }
   // The files themselves, which the system keeps cached while it has room; not part of the total.
   int64_t file_cache_bytes = 0;

@@ -84,6 +84,7 @@ std::string AsText(const PlanReport& report) {
                          : "keys and values, " + FormatCount(report.context) + " tokens in " +
                                std::string(KvDTypesName(report.kv_dtypes)),
        FormatBytes(plan.kv_bytes)},
+      {"codes and summaries of csa_hca", FormatBytes(plan.index_bytes)},
       {"activations", FormatBytes(plan.activation_bytes)},
       {"tokenizer", FormatBytes(plan.tokenizer_bytes)},
       {"program", FormatBytes(plan.program_bytes)},
@@ -109,6 +110,7 @@ std::string AsJson(const PlanReport& report) {
   json.Field("trained_context", report.trained_context);
   json.Field("kv_cache_dtype", KvDTypesName(report.kv_dtypes));
   json.Field("weight_bytes", plan.weight_bytes).Field("kv_bytes", plan.kv_bytes);
+  json.Field("index_bytes", plan.index_bytes);
   json.Field("activation_bytes", plan.activation_bytes);
   json.Field("tokenizer_bytes", plan.tokenizer_bytes).Field("program_bytes", plan.program_bytes);
   json.Field("mapped_bytes", plan.mapped_bytes);

@@ -73,6 +73,16 @@ Result<int64_t> KvBudget(const EngineOptions& options, const MemoryBudget& befor
 
 }  // namespace
 
+Result<std::string> AttentionOf(const WeightSource& source, const EngineOptions& options) {
+  if (!options.attention.empty()) {
+    LODE_RETURN_IF_ERROR(CheckAttentionName(options.attention));
+    return options.attention;
+  }
+  LODE_ASSIGN_OR_RETURN(std::string name, source.metadata().GetStringOr(kAttentionKey, "flash"));
+  LODE_RETURN_IF_ERROR(CheckAttentionName(name).WithContext(options.model_path));
+  return name;
+}
+
 struct Engine::Impl {
   EngineOptions options;
   std::unique_ptr<WeightSource> source;
@@ -115,10 +125,7 @@ struct Engine::Impl {
 
   Status ChooseAttention() {
     std::string& name = options.attention;
-    if (name.empty()) {
-      LODE_ASSIGN_OR_RETURN(name, source->metadata().GetStringOr(kAttentionKey, "flash"));
-      LODE_RETURN_IF_ERROR(CheckAttentionName(name).WithContext(options.model_path));
-    }
+    LODE_ASSIGN_OR_RETURN(name, AttentionOf(*source, options));
     if (options.prefill_attention.empty()) options.prefill_attention = name;
     LODE_ASSIGN_OR_RETURN(own_attention, MakeAttention(name));
     if (options.prefill_attention != name) {

@@ -83,6 +83,10 @@ struct GenerateResult {
   AttentionCounters attention;  // of this request
 };
 
+// The attention that options or else the model's own configuration name. InvalidArgument names the
+// file and lists the known ones.
+Result<std::string> AttentionOf(const WeightSource& source, const EngineOptions& options);
+
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> Load(const EngineOptions& options);

@@ -17,6 +17,13 @@ namespace {
 constexpr float kMaxScale = 3.0f;
 static_assert(kMaxScale / kernels::kCodeScaleUnit < 255);
 
+// Resizes with an eighth of slack, where a vector's own growth would double it.
+template <class Vector>
+void GrowTo(size_t size, Vector& vector) {
+  if (size > vector.capacity()) vector.reserve(size + size / 8);
+  vector.resize(size);
+}
+
 }  // namespace
 
 PageIndex::PageIndex(const HeadProjection* projection)
@@ -26,6 +33,13 @@ PageIndex::PageIndex(const HeadProjection* projection)
       full_scales_(At(head_dim()), 0.0f),
       open_keys_(At(head_dim() * kNodePages), 0.0f),
       open_values_(open_keys_.size(), 0.0f) {}
+
+int64_t PageIndex::BytesFor(int64_t head_dim, int64_t tokens) {
+  const int64_t pages = tokens / kPageTokens, nodes = (pages + kNodePages - 1) / kNodePages;
+  const kernels::KvTileShape node = {.head_dim = head_dim};
+  return pages * kCodeBytes + nodes * (kernels::KeyCodeBytes(kMeanBits, node) +
+                                       kernels::ValueCodeBytes(kMeanBits, node));
+}
 
 void PageIndex::Append(const float* keys, const float* values, int64_t value_stride) {
   const int64_t n = head_dim();
@@ -43,7 +57,7 @@ void PageIndex::Append(const float* keys, const float* values, int64_t value_str
   for (int64_t t = 0; t < kPageTokens; ++t) {
     for (int64_t d = 0; d < n; ++d) mean_value[At(d)] += values[t * value_stride + d] / kPageTokens;
   }
-  codes_.resize(codes_.size() + At(kCodeBytes), 0);
+  GrowTo(codes_.size() + At(kCodeBytes), codes_);
   Encode(residuals.data(), codes_.data() + num_pages_ * kCodeBytes);
   AppendMeans(mean_key.data(), mean_value.data());
 }
@@ -54,8 +68,8 @@ void PageIndex::AppendMeans(const float* key, const float* value) {
   ++num_pages_;
   for (int64_t d = 0; d < head_dim(); ++d) open_keys_[At(d * kNodePages + place)] = key[d];
   std::copy_n(value, head_dim(), &open_values_[At(place * head_dim())]);
-  mean_keys_.resize(At((node + 1) * key_tile_bytes_));
-  mean_values_.resize(At((node + 1) * value_tile_bytes_));
+  GrowTo(At((node + 1) * key_tile_bytes_), mean_keys_);
+  GrowTo(At((node + 1) * value_tile_bytes_), mean_values_);
   // Columns without a page repeat the first: zeros would widen the range that the codes span.
   for (int64_t d = 0; d < head_dim(); ++d) {
     float* row = &open_keys_[At(d * kNodePages)];

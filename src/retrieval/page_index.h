@@ -49,6 +49,8 @@ class PageIndex {
   int64_t num_pages() const { return num_pages_; }
   int64_t num_nodes() const { return (num_pages_ + kNodePages - 1) / kNodePages; }
   int64_t head_dim() const { return projection_->head_dim(); }
+  // What the index of `tokens` tokens takes, slack of its growth left aside.
+  static int64_t BytesFor(int64_t head_dim, int64_t tokens);
   // Bytes that the codes of a page and the means of a node take.
   static constexpr int64_t kCodeBytes = kernels::CodePageBytes(kCodeNibbles);
   int64_t node_bytes() const { return key_tile_bytes_ + value_tile_bytes_; }

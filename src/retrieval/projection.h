@@ -70,6 +70,11 @@ class HeadProjection {
   static Result<HeadProjection> Create(int64_t head_dim, std::vector<float> key_map,
                                        std::vector<float> deviations, std::vector<uint8_t> bits);
 
+  // What a projection takes.
+  static int64_t BytesFor(int64_t head_dim) {
+    return (3 * head_dim + kCodeEntries) * head_dim * int64_t{sizeof(float)};
+  }
+
   int64_t head_dim() const { return head_dim_; }
   std::span<const float> key_map() const { return key_map_; }
   std::span<const float> deviations() const { return deviations_; }

@@ -488,12 +488,17 @@ class MeasuringVerbsTest(unittest.TestCase):
     def test_plan(self):
         report = json.loads(lode("plan", "-m", QWEN, "-c", 1024, "--json").stdout)
         self.assertTrue(report["fits"])
-        parts = ["weight_bytes", "kv_bytes", "activation_bytes", "tokenizer_bytes",
+        parts = ["weight_bytes", "kv_bytes", "index_bytes", "activation_bytes", "tokenizer_bytes",
                  "program_bytes", "mapped_bytes"]
         self.assertEqual(sum(report[part] for part in parts), report["total_bytes"])
         self.assertEqual(report["trained_context"], 4096)
         # And the open tile of the sequence: 32 tokens more.
         self.assertEqual(report["kv_bytes"], (1024 + 32) * 3 * 2 * 2 * 16 * 2)
+        self.assertEqual(report["index_bytes"], 0)
+        sparse = json.loads(lode("plan", "-m", QWEN, "-c", 1024, "--attention", "csa_hca",
+                                 "--json").stdout)
+        codes = 3 * 2 * 32 * (16 * 16 + 32)  # layers, heads, pages; nibbles and scales
+        self.assertGreater(sparse["index_bytes"], codes)
         refused = lode("plan", "-m", QWEN, "-c", 1 << 30)
         self.assertEqual(refused.returncode, 6)
         self.assertRegex(refused.stderr, r"hint: it fits with -c \d+ --kv-cache-dtype f16")

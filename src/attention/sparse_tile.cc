@@ -74,9 +74,6 @@ void SparseTile::Begin(const AttentionInputs& inputs, const KvCache& cache, cons
   columns_ = nodes_ * kNodePages;
   queries_ =
       ScaleQueries(inputs, shape, tile, inputs.scale * std::numbers::log2e_v<float>, query_buffer_);
-  if (nodes_ > 0 && options.scores == SparseOptions::Scores::kCodes) {
-    index.Prepare(queries_, rows(), prepared_);
-  }
   masses_.resize(static_cast<size_t>(rows() * columns_));
   read_.clear();
   states_.resize(std::max<size_t>(states_.size(), 1));
@@ -129,7 +126,10 @@ void SparseTile::ScoreMeans(int64_t first_node, int64_t last_node, FlashScratch&
 
 void SparseTile::ChooseNodes() {
   scanned_.clear();
-  if (options_->scores == SparseOptions::Scores::kMeans) return;
+  if (nodes_ == 0 || options_->scores == SparseOptions::Scores::kMeans) return;
+  if (options_->scores == SparseOptions::Scores::kCodes) {
+    index_->Prepare(queries_, rows(), prepared_);
+  }
   for (int64_t node = 0; node < nodes_; ++node) scanned_.push_back(node);
   const int64_t most = Parts(options_->scan_tokens, kNodePages * kPageTokens);
   if (nodes_ <= most) return;

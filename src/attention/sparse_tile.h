@@ -4,7 +4,7 @@
 //   Begin      queries and buffers
 //   Scan       the always-read keys exactly (part 0), and logits of the means of all pages of the
 //              middle (further parts)
-//   ChooseNodes  whose codes are looked at
+//   ChooseNodes  whose codes are looked at; tables of the queries
 //   Refine     codes turn these pages' logits into estimates of their mass
 //   Select     which pages are read
 //   Attend     these pages exactly, the means of all others

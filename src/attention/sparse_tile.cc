@@ -206,41 +206,45 @@ void SparseTile::Select() {
     const float all = larger + std::log2(std::exp2(read - larger) + std::exp2(middle - larger));
     kernels::AddExp2(MassesOf(r), columns_, all, shares_.data());
   }
-  std::vector<int64_t>& pages = read_;
-  for (int64_t page = middle_.begin; page < middle_.end; ++page) pages.push_back(page);
-  pages.resize(static_cast<size_t>(PagesToRead(pages)));
-  std::sort(pages.begin(), pages.end());
+  ChoosePages();
   for (int64_t r = 0; r < rows(); ++r) {
-    for (const int64_t page : pages) MassesOf(r)[page] = -kInfinity;
+    for (const int64_t page : read_) MassesOf(r)[page] = -kInfinity;
   }
   const size_t num_states = static_cast<size_t>(1 + num_attends());
   states_.resize(std::max(states_.size(), num_states));
 }
 
-// Orders pages so that those to be read come first; returns how many these are: at least top_k
-// keys' worth, and more, up to kMaxGrowth times as many, until the others' share of the mass of all
-// rows is max_unread.
-int64_t SparseTile::PagesToRead(std::vector<int64_t>& by_share) const {
+// Sets read_ to the pages of largest share: at least top_k keys' worth, and more, up to kMaxGrowth
+// times as many, until the others' share of the mass of all rows is max_unread.
+void SparseTile::ChoosePages() {
+  const auto share = [&](int64_t page) { return shares_[static_cast<size_t>(page)]; };
   const auto larger = [&](int64_t a, int64_t b) {
-    const float x = shares_[static_cast<size_t>(a)], y = shares_[static_cast<size_t>(b)];
-    return x != y ? x > y : a > b;
+    return share(a) != share(b) ? share(a) > share(b) : a > b;
   };
   const int64_t least = std::min(Parts(options_->top_k, kPageTokens), middle_.count());
-  if (options_->max_unread <= 0.0) {
-    std::nth_element(by_share.begin(), by_share.begin() + least, by_share.end(), larger);
-    return least;
-  }
-  const int64_t most = std::min(least * SparseOptions::kMaxGrowth, middle_.count());
-  std::nth_element(by_share.begin(), by_share.begin() + most, by_share.end(), larger);
-  std::sort(by_share.begin(), by_share.begin() + most, larger);
-  double unread = 0.0;
-  for (const int64_t page : by_share) unread += shares_[static_cast<size_t>(page)];
   const double allowed = options_->max_unread * static_cast<double>(rows());
+  // Ordering all pages of a long context would take longer than reading the chosen ones. Those
+  // below the cutoff hold less than an eighth of what may stay unread.
+  const double cutoff = allowed / (8.0 * static_cast<double>(middle_.count()));
+  double unread = 0.0;
+  for (int64_t page = middle_.begin; page < middle_.end; ++page) {
+    unread += share(page);
+    if (share(page) > cutoff) read_.push_back(page);
+  }
+  if (std::ssize(read_) < least) {
+    read_.resize(static_cast<size_t>(middle_.count()));
+    std::iota(read_.begin(), read_.end(), middle_.begin);
+  }
+  const int64_t growth = options_->max_unread > 0.0 ? SparseOptions::kMaxGrowth : 1;
+  const int64_t most = std::min(least * growth, std::ssize(read_));
+  std::nth_element(read_.begin(), read_.begin() + most, read_.end(), larger);
+  std::sort(read_.begin(), read_.begin() + most, larger);
   int64_t count = 0;
   while (count < most && (count < least || unread > allowed)) {
-    unread -= shares_[static_cast<size_t>(by_share[static_cast<size_t>(count++)])];
+    unread -= share(read_[static_cast<size_t>(count++)]);
   }
-  return count;
+  read_.resize(static_cast<size_t>(count));
+  std::sort(read_.begin(), read_.end());
 }
 
 // ---- Attend

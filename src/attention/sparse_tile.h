@@ -68,7 +68,7 @@ class SparseTile {
   void ScoreMeans(int64_t first_node, int64_t last_node, FlashScratch& scratch);
   void EstimateMasses(int64_t node, FlashScratch& scratch);
   void ScoreExactly(int64_t page, FlashScratch& scratch, float* masses);
-  int64_t PagesToRead(std::vector<int64_t>& by_share) const;
+  void ChoosePages();
   float* MassesOf(int64_t row) { return masses_.data() + row * columns_; }
 
   const AttentionInputs* inputs_ = nullptr;

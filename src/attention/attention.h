@@ -37,11 +37,10 @@ struct AttentionInputs {
 
 // How sparse attention chooses what it reads. Counts are tokens; pages are read whole.
 struct SparseOptions {
-  static constexpr int64_t kMaxGrowth = 8;
-
-  // Keys read between the sinks and the window: at least top_k, and more, up to kMaxGrowth times as
+  // Keys read between the sinks and the window: at least top_k, and more, up to max_growth times as
   // many, until no more than max_unread of the softmax mass is left to summaries (0: never more).
   int64_t top_k = 512;
+  int64_t max_growth = 8;
   double max_unread = 0.02;
   int64_t window = 256;   // newest tokens that are always read
   bool summaries = true;  // unread pages count by their means; false: not at all

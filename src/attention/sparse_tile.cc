@@ -214,7 +214,7 @@ void SparseTile::Select() {
   states_.resize(std::max(states_.size(), num_states));
 }
 
-// Sets read_ to the pages of largest share: at least top_k keys' worth, and more, up to kMaxGrowth
+// Sets read_ to the pages of largest share: at least top_k keys' worth, and more, up to max_growth
 // times as many, until the others' share of the mass of all rows is max_unread.
 void SparseTile::ChoosePages() {
   const auto share = [&](int64_t page) { return shares_[static_cast<size_t>(page)]; };
@@ -235,7 +235,7 @@ void SparseTile::ChoosePages() {
     read_.resize(static_cast<size_t>(middle_.count()));
     std::iota(read_.begin(), read_.end(), middle_.begin);
   }
-  const int64_t growth = options_->max_unread > 0.0 ? SparseOptions::kMaxGrowth : 1;
+  const int64_t growth = options_->max_unread > 0.0 ? options_->max_growth : 1;
   const int64_t most = std::min(least * growth, std::ssize(read_));
   std::nth_element(read_.begin(), read_.begin() + most, read_.end(), larger);
   std::sort(read_.begin(), read_.begin() + most, larger);

@@ -41,7 +41,7 @@ struct SparseOptions {
   // many, until no more than max_unread of the softmax mass is left to summaries (0: never more).
   int64_t top_k = 512;
   int64_t max_growth = 8;
-  double max_unread = 0.02;
+  double max_unread = 0.03;
   int64_t window = 256;   // newest tokens that are always read
   bool summaries = true;  // unread pages count by their means; false: not at all
   // Codes are looked at for so many tokens, in those nodes whose means promise most; all other

@@ -32,6 +32,12 @@ function(lode_library folder)
   target_link_libraries(lode_${folder} PRIVATE ${ARG_LIBS})
 endfunction()
 
+# The longest that a test may take. Sanitizers make some ten times as slow.
+set(LODE_TEST_SECONDS 300)
+if(LODE_SANITIZE)
+  set(LODE_TEST_SECONDS 1200)
+endif()
+
 # lode_test(NAME SOURCES x_test.cc ... DEPS folder ... [LIBS ...] [LABELS slow]): one ctest entry per binary.
 # Tests run in the source folder's root so that tests/data/... is found.
 function(lode_test name)
@@ -45,9 +51,5 @@ function(lode_test name)
   endforeach()
   target_link_libraries(${name} PRIVATE lode_options ${ARG_LIBS} GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set(timeout 300)
-  if(LODE_SANITIZE)
-    set(timeout 1200)  # they make some tests ten times as slow
-  endif()
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${timeout})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${LODE_TEST_SECONDS})
 endfunction()

@@ -3,7 +3,8 @@
 // values.
 //
 // `eager` is the truth (whole score row in memory, plain loops); every other implementation is
-// tested against it by tests/conformance/attention_test. Implementations are listed in registry.cc.
+// tested against it by tests/conformance/attention_test, but for `mla_rff`, which is no softmax
+// attention and is there to compare with. Implementations are listed in registry.cc.
 #ifndef LODE_ATTENTION_ATTENTION_H_
 #define LODE_ATTENTION_ATTENTION_H_
 
@@ -54,6 +55,12 @@ struct SparseOptions {
   int64_t audit_interval = 0;
 };
 
+// The random Fourier features of `mla_rff`.
+struct RffOptions {
+  int64_t d_proj = 64;  // features of a query or key, at least 1
+  uint64_t seed = 1;    // of the frequencies and phases, which all layers and heads share
+};
+
 // Sums over the query rows of audits: what sparse attention did, measured by exact attention.
 struct AuditCounters {
   double rows = 0;
@@ -96,10 +103,11 @@ class Attention {
 struct AttentionContext {
   SparseOptions sparse;                            // csa_hca
   std::shared_ptr<const Calibration> calibration;  // csa_hca: of the model
+  RffOptions rff = {};                             // mla_rff
 };
 
 // Known names, in registry order: "eager", "flash" (aliases of flash: "sdpa", "flash_attention_2"),
-// "csa_hca".
+// "mla_rff", "csa_hca".
 std::vector<std::string> AttentionNames();
 // InvalidArgument lists the known names.
 Status CheckAttentionName(std::string_view name);

@@ -8,6 +8,7 @@
 #include "attention/csa_hca.h"
 #include "attention/eager.h"
 #include "attention/flash.h"
+#include "attention/mla_rff.h"
 
 namespace lode {
 namespace {
@@ -17,7 +18,7 @@ struct Entry {
   Result<std::unique_ptr<Attention>> (*create)(const AttentionContext& context);
 };
 
-constexpr std::array<Entry, 3> kEntries = {{
+constexpr std::array<Entry, 4> kEntries = {{
     {"eager",
      [](const AttentionContext&) -> Result<std::unique_ptr<Attention>> {
        return CreateEagerAttention();
@@ -25,6 +26,14 @@ constexpr std::array<Entry, 3> kEntries = {{
     {"flash",
      [](const AttentionContext&) -> Result<std::unique_ptr<Attention>> {
        return CreateFlashAttention();
+     }},
+    {"mla_rff",
+     [](const AttentionContext& context) -> Result<std::unique_ptr<Attention>> {
+       if (context.rff.d_proj < 1) {
+         return InvalidArgumentError("mla_rff: expected a d_proj of at least 1, found " +
+                                     std::to_string(context.rff.d_proj));
+       }
+       return CreateMlaRffAttention(context.rff);
      }},
     {"csa_hca",
      [](const AttentionContext& context) -> Result<std::unique_ptr<Attention>> {

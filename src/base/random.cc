@@ -2,6 +2,8 @@
 #include "base/random.h"
 
 #include <bit>
+#include <cmath>
+#include <numbers>
 
 namespace lode {
 
@@ -30,6 +32,11 @@ uint64_t Random::NextU64() {
 
 double Random::NextUnit() {
   return static_cast<double>(NextU64() >> 11) * 0x1.0p-53;
+}
+
+double Random::NextNormal() {
+  const double radius = std::sqrt(-2.0 * std::log1p(-NextUnit()));  // 1 - unit is never 0
+  return radius * std::cos(2.0 * std::numbers::pi * NextUnit());
 }
 
 }  // namespace lode

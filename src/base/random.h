@@ -19,6 +19,9 @@ class Random {
   uint64_t NextU64();
   // Uniform over the multiples of 2^-53 in [0, 1).
   double NextUnit();
+  // Standard normal (Box and Muller 1958), from two units. Equal seeds give equal draws up to the
+  // rounding of the machine's log and cos.
+  double NextNormal();
 
  private:
   uint64_t state_[4];

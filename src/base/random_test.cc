@@ -32,5 +32,24 @@ TEST(RandomTest, UnitIsUniformInItsRange) {
   EXPECT_NEAR(sum / kDraws, 0.5, 0.005);  // five standard errors
 }
 
+TEST(RandomTest, NormalHasItsMomentsAndTails) {
+  Random random(2);
+  constexpr int kDraws = 200000;
+  double sum = 0.0, squares = 0.0, fourth = 0.0;
+  int beyond_two = 0;
+  for (int i = 0; i < kDraws; ++i) {
+    const double x = random.NextNormal();
+    sum += x;
+    squares += x * x;
+    fourth += x * x * x * x;
+    beyond_two += x > 2.0 || x < -2.0 ? 1 : 0;
+  }
+  // Five standard errors each.
+  EXPECT_NEAR(sum / kDraws, 0.0, 0.012);
+  EXPECT_NEAR(squares / kDraws, 1.0, 0.016);
+  EXPECT_NEAR(fourth / kDraws, 3.0, 0.11);
+  EXPECT_NEAR(static_cast<double>(beyond_two) / kDraws, 0.0455, 0.0024);
+}
+
 }  // namespace
 }  // namespace lode

@@ -50,8 +50,8 @@ void ModelOptions::AddTo(Args& args) {
             "or auto.");
   args.Text("--attention", "NAME", &attention,
             "flash (exact), csa_hca (reads a share of a long context, summaries stand for the "
-            "rest), or eager (slow, the reference); default: as the model's configuration says, "
-            "else flash.");
+            "rest), eager (slow, the reference), or mla_rff (to compare with: random features "
+            "instead of softmax); default: as the model's configuration says, else flash.");
   args.Text("--prefill-attention", "NAME", &prefill_attention,
             "Another one for the prompt; default: the same.");
   args.Int("--csa-top-k", "N", &csa_top_k, {.min = 0, .max = int64_t{1} << 40},

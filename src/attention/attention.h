@@ -48,8 +48,12 @@ struct SparseOptions {
   // Codes are looked at for so many tokens, in those nodes whose means promise most; all other
   // pages are ranked by their means.
   int64_t scan_tokens = 262'144;
-  // What ranks the pages: key codes, or for comparison page means alone and the true scores.
-  enum class Scores : uint8_t { kCodes, kMeans, kExact } scores = Scores::kCodes;
+  // What ranks the pages: key codes, or for comparison page means alone, the true scores, and the
+  // two ways of retrieval/sign_codes.h.
+  enum class Scores : uint8_t { kCodes, kMeans, kExact, kHamming, kBuckets };
+  Scores scores = Scores::kCodes;
+  int64_t hash_dim = 64;  // of a key for kHamming and kBuckets: 32, 64 or 128
+  uint64_t seed = 0;      // of their random matrix; 0: taken from the model's fingerprint
   // Every so many decoded tokens one layer and KV head is checked against exact attention; 0:
   // never.
   int64_t audit_interval = 0;

@@ -31,7 +31,8 @@ class CsaHcaAttention final : public Attention {
   void Forward(const AttentionInputs& inputs, const KvCache& cache, ThreadPool& pool, float* out,
                int64_t out_stride) override {
     if (inputs.num_tokens <= 0) return;
-    SparseIndex& index = indices_.try_emplace(inputs.sequence, *calibration_).first->second;
+    SparseIndex& index =
+        indices_.try_emplace(inputs.sequence, *calibration_, options_).first->second;
     if (inputs.sliding_window > 0 || !index.Covers(inputs.layer)) {
       exact_->Forward(inputs, cache, pool, out, out_stride);
       return;
@@ -54,6 +55,7 @@ class CsaHcaAttention final : public Attention {
     }
     const auto begin = [&](SparseTile& work, const QueryTile& tile) {
       work.Begin(inputs, cache, index.Pages(inputs.layer, tile.kv_head), shape, tile, options_);
+      work.RankBy(index.Signs(inputs.layer, tile.kv_head));
     };
     const auto num_tiles = static_cast<int64_t>(tiles.size());
     if (num_tiles >= kManyTasks) {

@@ -9,18 +9,44 @@
 
 namespace lode {
 
-SparseIndex::SparseIndex(const Calibration& calibration)
+namespace {
+
+using Scores = SparseOptions::Scores;
+
+SignOptions SignOptionsOf(const SparseOptions& options, const ModelFingerprint& fingerprint) {
+  uint64_t seed = options.seed;
+  for (size_t i = 0; options.seed == 0 && i < sizeof(seed); ++i) {
+    seed = seed << 8 | fingerprint[i];
+  }
+  return {.ranking = options.scores == Scores::kBuckets ? SignOptions::Ranking::kBuckets
+                                                        : SignOptions::Ranking::kHamming,
+          .bits = options.hash_dim,
+          .seed = seed};
+}
+
+}  // namespace
+
+SparseIndex::SparseIndex(const Calibration& calibration, const SparseOptions& options)
     : num_kv_heads_(calibration.num_kv_heads()) {
+  const bool by_signs = options.scores == Scores::kHamming || options.scores == Scores::kBuckets;
+  const SignOptions signs = SignOptionsOf(options, calibration.fingerprint());
   for (int64_t layer = 0; layer < calibration.num_layers(); ++layer) {
     for (int64_t head = 0; head < num_kv_heads_; ++head) {
       const HeadProjection* projection = calibration.Find(layer, head);
       heads_.push_back(projection == nullptr ? nullptr : std::make_unique<PageIndex>(projection));
+      if (!by_signs) continue;
+      signs_.push_back(projection == nullptr
+                           ? nullptr
+                           : std::make_unique<SignCodes>(calibration.head_dim(), signs));
     }
   }
 }
 
 void SparseIndex::Truncate(int64_t length) {
   for (const auto& head : heads_) {
+    if (head != nullptr) head->Truncate(std::min(head->num_pages(), length / kPageTokens));
+  }
+  for (const auto& head : signs_) {
     if (head != nullptr) head->Truncate(std::min(head->num_pages(), length / kPageTokens));
   }
 }
@@ -31,7 +57,21 @@ void SparseIndex::Update(const AttentionInputs& inputs, const KvCache& cache, Th
     PageIndex& index = *Get(inputs.layer, static_cast<int32_t>(head));
     index.Truncate(std::min(index.num_pages(), inputs.first_position / kPageTokens));
     AppendPages(inputs, cache, static_cast<int32_t>(head), index);
+    if (signs_.empty()) return;
+    UpdateSigns(inputs, cache, static_cast<int32_t>(head),
+                *signs_[At(inputs.layer, static_cast<int32_t>(head))]);
   });
+}
+
+void SparseIndex::UpdateSigns(const AttentionInputs& inputs, const KvCache& cache, int32_t kv_head,
+                              SignCodes& signs) {
+  signs.Truncate(std::min(signs.num_pages(), inputs.first_position / kPageTokens));
+  signs.Update((inputs.first_position + inputs.num_tokens) / kPageTokens,
+               [&](int64_t page, float* keys) {
+                 KvChunk(cache, inputs.sequence, inputs.layer, kv_head, page * kPageTokens,
+                         (page + 1) * kPageTokens)
+                     .DecodeKeys(keys);
+               });
 }
 
 void SparseIndex::AppendPages(const AttentionInputs& inputs, const KvCache& cache, int32_t kv_head,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SparseIndex: the page indices (retrieval/page_index.h) of all layers and KV heads of one
-// sequence, kept up with the cache.
+// sequence, kept up with the cache, and where pages are ranked by them, the sign codes
+// (retrieval/sign_codes.h).
 #ifndef LODE_ATTENTION_SPARSE_INDEX_H_
 #define LODE_ATTENTION_SPARSE_INDEX_H_
 
@@ -11,17 +12,22 @@
 #include "attention/attention.h"
 #include "retrieval/calibration.h"
 #include "retrieval/page_index.h"
+#include "retrieval/sign_codes.h"
 
 namespace lode {
 
 class SparseIndex {
  public:
   // Keeps a reference to `calibration`.
-  explicit SparseIndex(const Calibration& calibration);
+  explicit SparseIndex(const Calibration& calibration, const SparseOptions& options = {});
 
   // Whether the layer has projections.
   bool Covers(int32_t layer) const { return Get(layer, 0) != nullptr; }
   const PageIndex& Pages(int32_t layer, int32_t kv_head) const { return *Get(layer, kv_head); }
+  // Null unless the options rank by them.
+  const SignCodes* Signs(int32_t layer, int32_t kv_head) const {
+    return signs_.empty() ? nullptr : signs_[At(layer, kv_head)].get();
+  }
 
   // Forgets the pages that hold tokens from `length` on.
   void Truncate(int64_t length);
@@ -30,14 +36,18 @@ class SparseIndex {
   void Update(const AttentionInputs& inputs, const KvCache& cache, ThreadPool& pool);
 
  private:
-  PageIndex* Get(int32_t layer, int32_t kv_head) const {
-    return heads_[static_cast<size_t>(layer * num_kv_heads_ + kv_head)].get();
+  size_t At(int32_t layer, int32_t kv_head) const {
+    return static_cast<size_t>(layer * num_kv_heads_ + kv_head);
   }
+  PageIndex* Get(int32_t layer, int32_t kv_head) const { return heads_[At(layer, kv_head)].get(); }
   static void AppendPages(const AttentionInputs& inputs, const KvCache& cache, int32_t kv_head,
                           PageIndex& index);
+  static void UpdateSigns(const AttentionInputs& inputs, const KvCache& cache, int32_t kv_head,
+                          SignCodes& signs);
 
   int64_t num_kv_heads_;
   std::vector<std::unique_ptr<PageIndex>> heads_;  // [num_layers][num_kv_heads]
+  std::vector<std::unique_ptr<SignCodes>> signs_;  // the same, or empty
 };
 
 }  // namespace lode

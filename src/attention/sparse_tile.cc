@@ -126,7 +126,7 @@ void SparseTile::ScoreMeans(int64_t first_node, int64_t last_node, FlashScratch&
 
 void SparseTile::ChooseNodes() {
   scanned_.clear();
-  if (nodes_ == 0 || options_->scores == SparseOptions::Scores::kMeans) return;
+  if (nodes_ == 0 || signs_ != nullptr || options_->scores == SparseOptions::Scores::kMeans) return;
   if (options_->scores == SparseOptions::Scores::kCodes) {
     index_->Prepare(queries_, rows(), prepared_);
   }
@@ -206,6 +206,7 @@ void SparseTile::Select() {
     const float all = larger + std::log2(std::exp2(read - larger) + std::exp2(middle - larger));
     kernels::AddExp2(MassesOf(r), columns_, all, shares_.data());
   }
+  if (signs_ != nullptr) RankBySigns();
   ChoosePages();
   for (int64_t r = 0; r < rows(); ++r) {
     for (const int64_t page : read_) MassesOf(r)[page] = -kInfinity;
@@ -214,24 +215,34 @@ void SparseTile::Select() {
   states_.resize(std::max(states_.size(), num_states));
 }
 
+void SparseTile::RankBySigns() {
+  ranks_.assign(static_cast<size_t>(columns_), 0.0f);
+  signs_->Rank(queries_, rows(), middle_.begin,
+               {ranks_.data() + middle_.begin, static_cast<size_t>(middle_.count())});
+}
+
 // Sets read_ to the pages of largest share: at least top_k keys' worth, and more, up to max_growth
-// times as many, until the others' share of the mass of all rows is max_unread.
+// times as many, until the others' share of the mass of all rows is max_unread. With signs_:
+// those of largest rank, and never one that they do not name.
 void SparseTile::ChoosePages() {
   const auto share = [&](int64_t page) { return shares_[static_cast<size_t>(page)]; };
+  const AlignedVector<float>& ranks = signs_ != nullptr ? ranks_ : shares_;
+  const auto rank = [&](int64_t page) { return ranks[static_cast<size_t>(page)]; };
   const auto larger = [&](int64_t a, int64_t b) {
-    return share(a) != share(b) ? share(a) > share(b) : a > b;
+    return rank(a) != rank(b) ? rank(a) > rank(b) : a > b;
   };
   const int64_t least = std::min(Parts(options_->top_k, kPageTokens), middle_.count());
   const double allowed = options_->max_unread * static_cast<double>(rows());
   // Ordering all pages of a long context would take longer than reading the chosen ones. Those
   // below the cutoff hold less than an eighth of what may stay unread.
-  const double cutoff = allowed / (8.0 * static_cast<double>(middle_.count()));
+  const double cutoff =
+      signs_ != nullptr ? 0.0 : allowed / (8.0 * static_cast<double>(middle_.count()));
   double unread = 0.0;
   for (int64_t page = middle_.begin; page < middle_.end; ++page) {
     unread += share(page);
-    if (share(page) > cutoff) read_.push_back(page);
+    if (rank(page) > cutoff) read_.push_back(page);
   }
-  if (std::ssize(read_) < least) {
+  if (signs_ == nullptr && std::ssize(read_) < least) {
     read_.resize(static_cast<size_t>(middle_.count()));
     std::iota(read_.begin(), read_.end(), middle_.begin);
   }
@@ -307,7 +318,7 @@ void SparseTile::Finish(float* out, int64_t out_stride, AttentionCounters& count
   counters.bytes_read +=
       static_cast<int64_t>(static_cast<double>(keys_read) * key_bytes) +
       static_cast<int64_t>(scanned_.size()) * kNodePages * PageIndex::kCodeBytes +
-      nodes_ * index_->node_bytes();
+      nodes_ * index_->node_bytes() + (signs_ ? middle_.count() * signs_->page_bytes() : 0);
   if (middle_.count() == 0) return;
   counters.rows += static_cast<double>(rows());
   for (int64_t r = 0; r < rows(); ++r) {

@@ -21,6 +21,7 @@
 #include "attention/attention.h"
 #include "attention/flash_tile.h"
 #include "retrieval/page_index.h"
+#include "retrieval/sign_codes.h"
 
 namespace lode {
 
@@ -38,6 +39,9 @@ class SparseTile {
  public:
   void Begin(const AttentionInputs& inputs, const KvCache& cache, const PageIndex& index,
              const FlashShape& shape, const QueryTile& tile, const SparseOptions& options);
+  // After Begin: choose the pages to read by these codes, unless they are null. Masses, for the
+  // budget and for the summaries, are then those of the means.
+  void RankBy(const SignCodes* signs) { signs_ = signs; }
 
   int64_t num_scans() const;
   void Scan(int64_t part, FlashScratch& scratch);
@@ -68,12 +72,14 @@ class SparseTile {
   void ScoreMeans(int64_t first_node, int64_t last_node, FlashScratch& scratch);
   void EstimateMasses(int64_t node, FlashScratch& scratch);
   void ScoreExactly(int64_t page, FlashScratch& scratch, float* masses);
+  void RankBySigns();
   void ChoosePages();
   float* MassesOf(int64_t row) { return masses_.data() + row * columns_; }
 
   const AttentionInputs* inputs_ = nullptr;
   const KvCache* cache_ = nullptr;
   const PageIndex* index_ = nullptr;
+  const SignCodes* signs_ = nullptr;
   const FlashShape* shape_ = nullptr;
   const SparseOptions* options_ = nullptr;
   QueryTile tile_;
@@ -85,6 +91,7 @@ class SparseTile {
   PreparedQueries prepared_;
   AlignedVector<float> masses_;   // log2 of a page's mass, [rows][columns_]; -inf: read or no page
   AlignedVector<float> shares_;   // of all rows' mass, [columns_]
+  AlignedVector<float> ranks_;    // by signs_, [columns_]
   std::vector<int64_t> scanned_;  // nodes whose codes are looked at, ascending
   std::vector<int64_t> read_;     // pages of the middle that are read, ascending
   std::vector<AlignedBuffer> states_;  // part 0: what is always read; then those of Attend

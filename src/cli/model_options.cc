@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/topology.h"
 #include "cli/catalogue.h"
+#include "retrieval/sign_codes.h"
 
 namespace lode::cli {
 
@@ -68,7 +69,12 @@ void ModelOptions::AddTo(Args& args) {
   args.Text("--hca-summary", "KIND", &summaries,
             "csa_hca: what stands for keys that are not read: mean, or none.");
   args.Text("--csa-index", "KIND", &page_scores,
-            "csa_hca: what ranks keys: codes, or to compare with means or exact (slow).");
+            "csa_hca: what ranks keys: codes, or to compare with means, exact (slow), hamming or "
+            "buckets (both by random sign bits).");
+  args.Int("--csa-hash-dim", "N", &csa_hash_dim, {},
+           "csa_hca by hamming or buckets: bits of a key, 32, 64 or 128.");
+  args.Int("--csa-seed", "N", &csa_seed, {.min = 0},
+           "csa_hca by hamming or buckets: seed of the random matrix; 0: taken from the model.");
   args.Text("--calibration", "FILE", &calibration,
             "csa_hca: made by `lode calibrate`; default: made at first use.");
   args.Text("--activations", "TYPE", &activations,
@@ -98,7 +104,7 @@ void ModelOptions::AddTo(Args& args) {
 namespace {
 
 // Names of SparseOptions::Scores, in its order.
-constexpr std::string_view kPageScores[] = {"codes", "means", "exact"};
+constexpr std::string_view kPageScores[] = {"codes", "means", "exact", "hamming", "buckets"};
 // Names of log levels, least important first, as LogLevel counts them.
 constexpr std::string_view kLogLevels[] = {"debug", "info", "warning", "error"};
 
@@ -135,8 +141,13 @@ Result<EngineOptions> ModelOptions::Resolve() const {
   }
   const auto kind = std::ranges::find(kPageScores, page_scores);
   if (kind == std::end(kPageScores)) {
-    return InvalidArgumentError("--csa-index: expected codes, means or exact, found '" +
-                                page_scores + "'");
+    return InvalidArgumentError(
+        "--csa-index: expected codes, means, exact, hamming or buckets, found '" + page_scores +
+        "'");
+  }
+  if (!SignCodes::IsNumBits(csa_hash_dim)) {
+    return InvalidArgumentError("--csa-hash-dim: expected 32, 64 or 128, found " +
+                                std::to_string(csa_hash_dim));
   }
   // Written so that NaN is refused.
   if (!(csa_max_unread >= 0.0f && csa_max_unread <= 1.0f)) {
@@ -149,6 +160,8 @@ Result<EngineOptions> ModelOptions::Resolve() const {
                     .summaries = summaries == "mean",
                     .scan_tokens = csa_scan_tokens,
                     .scores = static_cast<SparseOptions::Scores>(kind - std::begin(kPageScores)),
+                    .hash_dim = csa_hash_dim,
+                    .seed = static_cast<uint64_t>(csa_seed),
                     .audit_interval = audit_interval};
   options.calibration_path = calibration;
   options.calibration_folder = CacheFolder() + "/calibrations";

@@ -28,6 +28,8 @@ struct ModelOptions {
   std::string calibration;
   std::string summaries = "mean";
   std::string page_scores = "codes";
+  int64_t csa_hash_dim = SparseOptions{}.hash_dim;
+  int64_t csa_seed = 0;
   int64_t csa_top_k = SparseOptions{}.top_k;
   float csa_max_unread = static_cast<float>(SparseOptions{}.max_unread);
   int64_t csa_scan_tokens = SparseOptions{}.scan_tokens;

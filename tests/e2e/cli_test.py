@@ -181,7 +181,8 @@ class SparseAttentionTest(unittest.TestCase):
             self.assertEqual(lode("run", "-m", QWEN, *sparse, path + "?").returncode, 3)
         self.assertEqual(lode("calibrate", "-m", QWEN, "-o", "/no/such/folder/x").returncode, 7)
         self.assertIn("-o", lode("calibrate", "-m", QWEN).stderr)
-        for wrong in (["--hca-summary", "ffn"], ["--csa-index", "hash"], ["--hca-window", 0]):
+        for wrong in (["--hca-summary", "ffn"], ["--csa-index", "hash"], ["--csa-hash-dim", 48],
+                      ["--csa-seed", -1], ["--hca-window", 0]):
             refused = lode("run", "-m", QWEN, "-p", "x", *wrong)
             self.assertEqual(refused.returncode, 2, wrong)
             self.assertIn(wrong[0], refused.stderr)

@@ -132,7 +132,7 @@ void SparseTile::ChooseNodes() {
   }
   for (int64_t node = 0; node < nodes_; ++node) scanned_.push_back(node);
   const int64_t most = Parts(options_->scan_tokens, kNodePages * kPageTokens);
-  if (nodes_ <= most) return;
+  if (most == 0 || nodes_ <= most) return;
   // The masses of nodes as far as the means of their pages tell, summed over rows.
   shares_.assign(static_cast<size_t>(columns_), 0.0f);
   for (int64_t r = 0; r < rows(); ++r) {

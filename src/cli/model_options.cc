@@ -61,7 +61,8 @@ void ModelOptions::AddTo(Args& args) {
             "csa_hca: read more, up to 8 times as many, until summaries carry no more than this "
             "share of the attention; 0: never.");
   args.Int("--csa-scan-tokens", "N", &csa_scan_tokens, {.min = 0, .max = int64_t{1} << 40},
-           "csa_hca: tokens whose codes are looked at, in the most promising parts of the text.");
+           "csa_hca: tokens whose codes are looked at, in the most promising parts of the text; 0: "
+           "all.");
   args.Int("--audit-interval", "N", &audit_interval, {.min = 0, .max = int64_t{1} << 40},
            "csa_hca: every N tokens one head is compared with exact attention; 0: never.");
   args.Int("--hca-window", "N", &hca_window, {.min = 1, .max = int64_t{1} << 40},

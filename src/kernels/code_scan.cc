@@ -60,10 +60,10 @@ void QuantizeTables(const float* HWY_RESTRICT tables, int64_t rows, int64_t num_
 
 // A page's codes and scales, unpacked.
 struct Page {
-  void Load(const uint8_t* page, int64_t num_nibbles) {
+  void Load(const uint8_t* page) {
     codes = page;
     for (int64_t t = 0; t < kTokens; ++t) {
-      scales[t] = static_cast<float>(page[num_nibbles * kTokens / 2 + t]) * kCodeScaleUnit;
+      scales[t] = static_cast<float>(page[kCodeNibbles * kTokens / 2 + t]) * kCodeScaleUnit;
     }
   }
   const uint8_t* codes;
@@ -72,11 +72,10 @@ struct Page {
 
 // visit(estimates of keys from t on, t) for one row.
 template <class Visit>
-void ScanRow(const Page& page, const uint8_t* tables, int64_t num_nibbles, float step,
-             const Visit& visit) {
+void ScanRow(const Page& page, const uint8_t* tables, float step, const Visit& visit) {
   for (int64_t t = 0; t < kTokens; ++t) {
     int32_t sum = 0;
-    for (int64_t n = 0; n < num_nibbles; ++n) {
+    for (int64_t n = 0; n < kCodeNibbles; ++n) {
       const int byte = page.codes[n * kTokens / 2 + t % (kTokens / 2)];
       const int nibble = t < kTokens / 2 ? byte & 15 : byte >> 4;
       sum += tables[n * 16 + nibble] - kCodeTableZero;
@@ -91,9 +90,9 @@ void ScanRow(const Page& page, const uint8_t* tables, int64_t num_nibbles, float
 // the even bytes of a vector are then one half of the page and the odd ones the other, and sums
 // need no shuffling.
 struct Page {
-  void Load(const uint8_t* HWY_RESTRICT page, int64_t num_nibbles) {
+  void Load(const uint8_t* HWY_RESTRICT page) {
     const hn::FixedTag<uint8_t, 16> d8;
-    for (int64_t n = 0; n < num_nibbles; ++n) {
+    for (int64_t n = 0; n < kCodeNibbles; ++n) {
       const auto both = hn::LoadU(d8, page + n * 16);
       const auto low = hn::And(both, hn::Set(d8, 15));
       const auto high = hn::ShiftRight<4>(both);
@@ -103,27 +102,27 @@ struct Page {
     const F32 df;
     const hn::RebindToSigned<F32> di;
     const hn::Rebind<uint8_t, F32> d_scale;
-    const uint8_t* HWY_RESTRICT from = page + num_nibbles * kTokens / 2;
+    const uint8_t* HWY_RESTRICT from = page + kCodeNibbles * kTokens / 2;
     for (int64_t t = 0; t < kTokens; t += static_cast<int64_t>(hn::Lanes(df))) {
       const auto scale = hn::ConvertTo(df, hn::PromoteTo(di, hn::LoadU(d_scale, from + t)));
       hn::Store(hn::Mul(scale, hn::Set(df, kCodeScaleUnit)), df, scales + t);
     }
   }
-  HWY_ALIGN uint8_t codes[kMaxCodeNibbles * kTokens];
+  HWY_ALIGN uint8_t codes[kCodeNibbles * kTokens];
   HWY_ALIGN float scales[kTokens];
 };
 
 // visit(estimates of keys from t on, t) for one row, in any order.
 template <class Visit>
-HWY_INLINE void ScanRow(const Page& page, const uint8_t* HWY_RESTRICT tables, int64_t num_nibbles,
-                        float step, const Visit& visit) {
+HWY_INLINE void ScanRow(const Page& page, const uint8_t* HWY_RESTRICT tables, float step,
+                        const Visit& visit) {
   const hn::CappedTag<uint8_t, kTokens> d8;
   const hn::Repartition<uint16_t, decltype(d8)> d16;
   const hn::Half<decltype(d16)> half;
   const F32 df;
   const hn::RebindToSigned<F32> di;
   const int64_t lanes8 = static_cast<int64_t>(hn::Lanes(d8));
-  const auto zero = hn::Set(di, static_cast<int32_t>(kCodeTableZero * num_nibbles));
+  const auto zero = hn::Set(di, static_cast<int32_t>(kCodeTableZero * kCodeNibbles));
   const auto unit = hn::Set(df, step);
   const auto convert = [&](auto sums, int64_t t) {
     const auto x = hn::ConvertTo(df, hn::Sub(hn::PromoteTo(di, sums), zero));
@@ -136,7 +135,7 @@ HWY_INLINE void ScanRow(const Page& page, const uint8_t* HWY_RESTRICT tables, in
       return hn::TableLookupBytes(hn::LoadDup128(d8, tables + n * 16),
                                   hn::Load(d8, page.codes + n * kTokens + first));
     };
-    for (int64_t n = 0; n < num_nibbles; n += 4) {
+    for (int64_t n = 0; n < kCodeNibbles; n += 4) {
       const auto sum = hn::Add(hn::Add(look_up(n), look_up(n + 1)),
                                hn::Add(look_up(n + 2), look_up(n + 3)));  // at most 252
       even = hn::Add(even, hn::And(hn::BitCast(d16, sum), hn::Set(d16, 255)));
@@ -154,40 +153,40 @@ HWY_INLINE void ScanRow(const Page& page, const uint8_t* HWY_RESTRICT tables, in
 #endif  // HWY_TARGET == HWY_SCALAR
 
 void ScanPage(const uint8_t* codes, const CodeTables& tables, float* HWY_RESTRICT out) {
-  LODE_DCHECK(tables.num_nibbles % 4 == 0 && tables.num_nibbles <= kMaxCodeNibbles);
   Page page;
-  page.Load(codes, tables.num_nibbles);
+  page.Load(codes);
   for (int64_t r = 0; r < tables.rows; ++r, out += kTokens) {
-    ScanRow(page, tables.tables + r * tables.num_nibbles * 16, tables.num_nibbles, tables.steps[r],
+    ScanRow(page, tables.tables + r * kCodeNibbles * 16, tables.steps[r],
             [&](VF32 x, int64_t t) HWY_ATTR { hn::Store(x, F32(), out + t); });
   }
 }
 
 // 2^x as a number whose bits grow linearly with x (Schraudolph 1999), moved down by half the
-// largest error of that.
+// largest error of that. Adding 2^15 leaves x + 127 in the low 16 bits, eight of them fractional:
+// the exponent and the first bits of the mantissa.
 HWY_INLINE VF32 FastExp2(VF32 x) {
   const F32 df;
+  const hn::RebindToUnsigned<F32> du;
   const auto clamped = hn::Min(hn::Max(x, hn::Set(df, -126.0f)), hn::Set(df, kLargestEstimate));
-  const auto bits = hn::Mul(hn::Add(clamped, hn::Set(df, 126.957f)), hn::Set(df, 8388608.0f));
-  return hn::BitCast(df, hn::ConvertTo(hn::RebindToSigned<F32>(), bits));
+  const auto fixed = hn::Add(clamped, hn::Set(df, 32768.0f + 126.957f));
+  return hn::BitCast(df, hn::ShiftLeft<15>(hn::BitCast(du, fixed)));
 }
 
 void AddPageMasses(const uint8_t* pages, int64_t num_pages, const CodeTables& tables,
                    float* HWY_RESTRICT masses, int64_t stride) {
-  LODE_DCHECK(tables.num_nibbles % 4 == 0 && tables.num_nibbles <= kMaxCodeNibbles);
   const F32 df;
   Page group[kPages];
   HWY_ALIGN float sums[kPages];
   for (int64_t first = 0; first < num_pages; first += kPages) {
     const int64_t count = std::min(kPages, num_pages - first);
     for (int64_t p = 0; p < count; ++p) {
-      group[p].Load(pages + (first + p) * CodePageBytes(tables.num_nibbles), tables.num_nibbles);
+      group[p].Load(pages + (first + p) * kCodePageBytes);
     }
     for (int64_t r = 0; r < tables.rows; ++r) {
-      const uint8_t* row_tables = tables.tables + r * tables.num_nibbles * 16;
+      const uint8_t* row_tables = tables.tables + r * kCodeNibbles * 16;
       for (int64_t p = 0; p < count; ++p) {
         auto sum = hn::Zero(df);
-        ScanRow(group[p], row_tables, tables.num_nibbles, tables.steps[r],
+        ScanRow(group[p], row_tables, tables.steps[r],
                 [&](VF32 x, int64_t) HWY_ATTR { sum = hn::Add(sum, FastExp2(x)); });
         sums[p] = hn::GetLane(hn::SumOfLanes(df, sum));
       }

@@ -2,8 +2,8 @@
 // Estimates of scores from key codes: 4-bit look-ups in tables of 16 entries, as in the fast scan
 // of FAISS (Andre et al., arXiv 1704.07355).
 //
-// The codes of a page of kKvTileTokens keys, CodePageBytes(num_nibbles) bytes:
-//   codes   uint8 [num_nibbles][kKvTileTokens / 2]: byte j holds the nibbles of key j (low) and of
+// The codes of a page of kKvTileTokens keys, kCodePageBytes bytes:
+//   codes   uint8 [kCodeNibbles][kKvTileTokens / 2]: byte j holds the nibbles of key j (low) and of
 //           key j + kKvTileTokens / 2 (high)
 //   scales  uint8 [kKvTileTokens], in units of kCodeScaleUnit
 // A query has a table per nibble. Plain functions: no allocation, no threads.
@@ -16,21 +16,17 @@
 
 namespace lode::kernels {
 
-// A multiple of 4 nibbles, at most this many.
-inline constexpr int64_t kMaxCodeNibbles = 64;
+inline constexpr int64_t kCodeNibbles = 16;  // of a key
 // Entries of a table are 0 to 63, so that four add up in a byte; this one stands for zero.
 inline constexpr uint8_t kCodeTableZero = 32;
 inline constexpr float kCodeScaleUnit = 1.0f / 80;
 
-constexpr int64_t CodePageBytes(int64_t num_nibbles) {
-  return num_nibbles * kKvTileTokens / 2 + kKvTileTokens;
-}
+inline constexpr int64_t kCodePageBytes = kCodeNibbles * kKvTileTokens / 2 + kKvTileTokens;
 
 // The tables of some queries.
 struct CodeTables {
-  const uint8_t* tables = nullptr;  // [rows][num_nibbles][16], 16-byte aligned
+  const uint8_t* tables = nullptr;  // [rows][kCodeNibbles][16], 16-byte aligned
   const float* steps = nullptr;     // [rows]
-  int64_t num_nibbles = 0;
   int64_t rows = 0;
 };
 
@@ -44,7 +40,7 @@ void QuantizeTables(const float* tables, int64_t rows, int64_t num_entries, uint
 // out[r][t] = scale of key t * steps[r] * sum over nibbles n of (tables[r][n][nibble n of key t] -
 // kCodeTableZero).
 //   out [rows][kKvTileTokens], 64-byte aligned
-// Cost: rows * num_nibbles * kKvTileTokens look-ups.
+// Cost: rows * kCodeNibbles * kKvTileTokens look-ups.
 void ScanPage(const uint8_t* page, const CodeTables& tables, float* out);
 
 // masses[r][p] += log2 of the sum of 2^x over the estimates x of page p. Each x counts as at most

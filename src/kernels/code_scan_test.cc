@@ -25,11 +25,11 @@ INSTANTIATE_TEST_SUITE_P(AllTargets, CodeScanTest, testing::ValuesIn(SupportedTa
 
 // Pages of random codes and the tables of some rows, with extremes: four of 63 must not overflow.
 struct Case {
-  Case(int64_t num_nibbles, int64_t num_rows, int64_t num_pages, uint32_t seed)
-      : nibbles(num_nibbles), rows(num_rows), pages(num_pages * CodePageBytes(num_nibbles)) {
+  Case(int64_t num_rows, int64_t num_pages, uint32_t seed)
+      : rows(num_rows), pages(num_pages * kCodePageBytes) {
     std::mt19937 generator(seed);
     for (uint8_t& byte : pages) byte = static_cast<uint8_t>(generator());
-    tables.resize(rows * nibbles * 16);
+    tables.resize(rows * kCodeNibbles * 16);
     for (uint8_t& entry : tables) {
       entry = generator() % 4 == 0 ? 63 : static_cast<uint8_t>(generator() % 64);
     }
@@ -38,38 +38,37 @@ struct Case {
     }
   }
   CodeTables Tables() const {
-    return {.tables = tables.data(), .steps = steps.data(), .num_nibbles = nibbles, .rows = rows};
+    return {.tables = tables.data(), .steps = steps.data(), .rows = rows};
   }
-  const uint8_t* Page(int64_t p) const { return pages.data() + p * CodePageBytes(nibbles); }
+  const uint8_t* Page(int64_t p) const { return pages.data() + p * kCodePageBytes; }
   double Estimate(int64_t page, int64_t r, int64_t t) const {
     int sum = 0;
-    for (int64_t n = 0; n < nibbles; ++n) {
+    for (int64_t n = 0; n < kCodeNibbles; ++n) {
       const int byte = Page(page)[n * 16 + t % 16];
       const int nibble = t < 16 ? byte % 16 : byte / 16;
-      sum += int{tables[static_cast<size_t>((r * nibbles + n) * 16 + nibble)]} - kCodeTableZero;
+      sum +=
+          int{tables[static_cast<size_t>((r * kCodeNibbles + n) * 16 + nibble)]} - kCodeTableZero;
     }
-    return Page(page)[nibbles * 16 + t] / 80.0 * steps[static_cast<size_t>(r)] * sum;
+    return Page(page)[kCodeNibbles * 16 + t] / 80.0 * steps[static_cast<size_t>(r)] * sum;
   }
 
-  int64_t nibbles, rows;
+  int64_t rows;
   std::vector<uint8_t> pages;
   AlignedVector<uint8_t> tables;
   std::vector<float> steps;
 };
 
 TEST_P(CodeScanTest, EstimatesEqualPlainLoops) {
-  for (const int64_t nibbles : {4, 8, 16, 64}) {
-    for (const int64_t rows : {1, 2, 7, 63}) {
-      const Case c(nibbles, rows, 1, 1);
-      AlignedVector<float> out(static_cast<size_t>(rows * kKvTileTokens));
-      ScanPage(c.Page(0), c.Tables(), out.data());
-      for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t t = 0; t < kKvTileTokens; ++t) {
-          const double truth = c.Estimate(0, r, t);
-          ASSERT_NEAR(out[static_cast<size_t>(r * kKvTileTokens + t)], truth,
-                      1e-6 * std::abs(truth) + 1e-12)
-              << nibbles << " " << r << " " << t;
-        }
+  for (const int64_t rows : {1, 2, 7, 63}) {
+    const Case c(rows, 1, 1);
+    AlignedVector<float> out(static_cast<size_t>(rows * kKvTileTokens));
+    ScanPage(c.Page(0), c.Tables(), out.data());
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t t = 0; t < kKvTileTokens; ++t) {
+        const double truth = c.Estimate(0, r, t);
+        ASSERT_NEAR(out[static_cast<size_t>(r * kKvTileTokens + t)], truth,
+                    1e-6 * std::abs(truth) + 1e-12)
+            << rows << " " << r << " " << t;
       }
     }
   }
@@ -78,7 +77,7 @@ TEST_P(CodeScanTest, EstimatesEqualPlainLoops) {
 TEST_P(CodeScanTest, MassesEqualPlainLoops) {
   for (const int64_t num_pages : {1, 3, 9}) {
     constexpr int64_t kStride = 11;
-    const Case c(16, 5, num_pages, 2);
+    const Case c(5, num_pages, 2);
     std::vector<float> masses(5 * kStride, 3.0f);
     AddPageMasses(c.Page(0), num_pages, c.Tables(), masses.data(), kStride);
     for (int64_t r = 0; r < 5; ++r) {

@@ -31,8 +31,7 @@ inline constexpr int kMeanBits = 8;
 // The queries that share a selection, made ready for estimates.
 struct PreparedQueries {
   kernels::CodeTables Tables() const {
-    return {
-        .tables = tables.data(), .steps = steps.data(), .num_nibbles = kCodeNibbles, .rows = rows};
+    return {.tables = tables.data(), .steps = steps.data(), .rows = rows};
   }
 
   int64_t rows = 0;
@@ -52,7 +51,7 @@ class PageIndex {
   // What the index of `tokens` tokens takes, slack of its growth left aside.
   static int64_t BytesFor(int64_t head_dim, int64_t tokens);
   // Bytes that the codes of a page and the means of a node take.
-  static constexpr int64_t kCodeBytes = kernels::CodePageBytes(kCodeNibbles);
+  static constexpr int64_t kCodeBytes = kernels::kCodePageBytes;
   int64_t node_bytes() const { return key_tile_bytes_ + value_tile_bytes_; }
 
   // Appends a page.

@@ -21,11 +21,12 @@
 
 #include "base/aligned_vector.h"
 #include "base/status.h"
+#include "kernels/code_scan.h"
 
 namespace lode {
 
-inline constexpr int64_t kCodeBits = 64;  // of a key
-inline constexpr int64_t kCodeNibbles = kCodeBits / 4;
+inline constexpr int64_t kCodeNibbles = kernels::kCodeNibbles;
+inline constexpr int64_t kCodeBits = kCodeNibbles * 4;  // of a key
 inline constexpr int64_t kMaxBitsPerDim = 4;
 inline constexpr int64_t kCodeEntries = kCodeNibbles * 16;
 

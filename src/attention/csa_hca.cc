@@ -86,7 +86,7 @@ class CsaHcaAttention final : public Attention {
     AttentionCounters counters;
     const auto start = std::chrono::steady_clock::now();
     for (int64_t part = 0; part < tile.num_scans(); ++part) tile.Scan(part, scratch);
-    tile.ChooseNodes();
+    tile.ChooseScanned();
     for (int64_t part = 0; part < tile.num_refines(); ++part) tile.Refine(part, scratch);
     tile.Select();
     counters.select_seconds = SecondsSince(start);
@@ -106,7 +106,7 @@ class CsaHcaAttention final : public Attention {
                        [&](int64_t i, int) { (tiles[static_cast<size_t>(i)].*stage)(); });
     };
     RunParts(tiles, pool, &SparseTile::num_scans, &SparseTile::Scan);
-    for_all(&SparseTile::ChooseNodes);
+    for_all(&SparseTile::ChooseScanned);
     RunParts(tiles, pool, &SparseTile::num_refines, &SparseTile::Refine);
     for_all(&SparseTile::Select);
     counters.select_seconds = SecondsSince(start);

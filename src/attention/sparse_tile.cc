@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -25,7 +26,7 @@ static_assert(kPageTokens == 32);
 
 // Sizes of parts: some 20 to 50 us of work each.
 constexpr int64_t kScanNodes = 64;
-constexpr int64_t kRefineNodes = 8;
+constexpr int64_t kRefinePages = 256;
 constexpr int64_t kReadPages = 32;
 constexpr int64_t kSummaryNodes = 64;
 
@@ -40,6 +41,18 @@ void AppendRun(const KeyRun& run, std::vector<KeyRun>& runs) {
   } else {
     runs.push_back(run);
   }
+}
+
+// A bound that about `count` of some positive values reach: all values of equal sign, exponent and
+// four bits of mantissa pass or fail together, so that one pass will do.
+float LeastOfLargest(std::span<const float> values, int64_t count) {
+  constexpr int kDropped = 19;
+  std::vector<int32_t> histogram(size_t{1} << (31 - kDropped));
+  // NaN may have a sign.
+  for (const float x : values) ++histogram[(std::bit_cast<uint32_t>(x) & 0x7fffffff) >> kDropped];
+  size_t bucket = histogram.size() - 1;
+  for (int64_t seen = histogram[bucket]; seen < count && bucket > 0;) seen += histogram[--bucket];
+  return std::bit_cast<float>(static_cast<uint32_t>(bucket) << kDropped);
 }
 
 // Pages as runs of keys.
@@ -124,57 +137,56 @@ void SparseTile::ScoreMeans(int64_t first_node, int64_t last_node, FlashScratch&
 
 // ---- Refine
 
-void SparseTile::ChooseNodes() {
+void SparseTile::ChooseScanned() {
   scanned_.clear();
   if (nodes_ == 0 || signs_ != nullptr || options_->scores == SparseOptions::Scores::kMeans) return;
   if (options_->scores == SparseOptions::Scores::kCodes) {
     index_->Prepare(queries_, rows(), prepared_);
   }
-  for (int64_t node = 0; node < nodes_; ++node) scanned_.push_back(node);
-  const int64_t most = Parts(options_->scan_tokens, kNodePages * kPageTokens);
-  if (most == 0 || nodes_ <= most) return;
-  // The masses of nodes as far as the means of their pages tell, summed over rows.
+  const int64_t most = Parts(options_->scan_tokens, kPageTokens);
+  float least = 0.0f;
+  if (most > 0 && most < middle_.count()) {
+    SumShares();
+    least = LeastOfLargest({shares_.data() + middle_.begin, static_cast<size_t>(middle_.count())},
+                           most);
+  }
+  for (int64_t page = middle_.begin; page < middle_.end; ++page) {
+    if (least == 0.0f || shares_[static_cast<size_t>(page)] >= least) {
+      scanned_.push_back(static_cast<int32_t>(page));
+    }
+  }
+}
+
+// shares_[page] = the page's share of a row's mass, summed over rows. All mass of a row is what is
+// always read, and the middle as far as it is estimated by now.
+void SparseTile::SumShares() {
+  const kernels::SoftmaxState always = StateOf(0);
   shares_.assign(static_cast<size_t>(columns_), 0.0f);
   for (int64_t r = 0; r < rows(); ++r) {
-    kernels::AddExp2(MassesOf(r), columns_, kernels::LogSumExp2(MassesOf(r), columns_),
-                     shares_.data());
+    const float read = always.max[r] + std::log2(always.sum[r]);
+    const float middle = kernels::LogSumExp2(MassesOf(r), columns_);
+    const float larger = std::max(read, middle);
+    const float all = larger + std::log2(std::exp2(read - larger) + std::exp2(middle - larger));
+    kernels::AddExp2(MassesOf(r), columns_, all, shares_.data());
   }
-  std::vector<float> mass(static_cast<size_t>(nodes_));
-  for (int64_t node = 0; node < nodes_; ++node) {
-    const auto first = shares_.begin() + node * kNodePages;
-    mass[static_cast<size_t>(node)] = std::accumulate(first, first + kNodePages, 0.0f);
-  }
-  std::nth_element(scanned_.begin(), scanned_.begin() + most, scanned_.end(),
-                   [&](int64_t a, int64_t b) {
-                     const float x = mass[static_cast<size_t>(a)], y = mass[static_cast<size_t>(b)];
-                     return x != y ? x > y : a > b;
-                   });
-  scanned_.resize(static_cast<size_t>(most));
-  std::sort(scanned_.begin(), scanned_.end());
 }
 
 int64_t SparseTile::num_refines() const {
-  return Parts(static_cast<int64_t>(scanned_.size()), kRefineNodes);
+  return Parts(std::ssize(scanned_), kRefinePages);
 }
 
 void SparseTile::Refine(int64_t part, FlashScratch& scratch) {
-  const auto first = static_cast<size_t>(part * kRefineNodes);
-  const size_t last = std::min(first + static_cast<size_t>(kRefineNodes), scanned_.size());
-  for (size_t i = first; i < last; ++i) EstimateMasses(scanned_[i], scratch);
-}
-
-void SparseTile::EstimateMasses(int64_t node, FlashScratch& scratch) {
-  const int64_t begin = std::max(node * kNodePages, middle_.begin);
-  const int64_t end = std::min((node + 1) * kNodePages, middle_.end);
+  const auto first = static_cast<size_t>(part * kRefinePages);
+  const size_t count = std::min(static_cast<size_t>(kRefinePages), scanned_.size() - first);
+  const std::span<const int32_t> pages = std::span(scanned_).subspan(first, count);
   if (options_->scores == SparseOptions::Scores::kExact) {
-    for (int64_t page = begin; page < end; ++page) ScoreExactly(page, scratch, MassesOf(0) + page);
+    for (const int64_t page : pages) ScoreExactly(page, scratch, MassesOf(0) + page);
     return;
   }
   for (int64_t r = 0; r < rows(); ++r) {
-    for (int64_t page = begin; page < end; ++page) MassesOf(r)[page] -= kLog2PageTokens;
+    for (const int32_t page : pages) MassesOf(r)[page] -= kLog2PageTokens;
   }
-  kernels::AddPageMasses(index_->Codes(begin), end - begin, prepared_.Tables(), MassesOf(0) + begin,
-                         columns_);
+  kernels::AddPageMasses(index_->Codes(0), pages, prepared_.Tables(), MassesOf(0), columns_);
 }
 
 // masses[row * columns_] = log2 of the true mass of a page.
@@ -196,16 +208,7 @@ void SparseTile::ScoreExactly(int64_t page, FlashScratch& scratch, float* masses
 
 void SparseTile::Select() {
   if (nodes_ == 0) return;
-  const kernels::SoftmaxState always = StateOf(0);
-  shares_.assign(static_cast<size_t>(columns_), 0.0f);
-  for (int64_t r = 0; r < rows(); ++r) {
-    // All mass of the row: what is always read, and the middle by estimate.
-    const float read = always.max[r] + std::log2(always.sum[r]);
-    const float middle = kernels::LogSumExp2(MassesOf(r), columns_);
-    const float larger = std::max(read, middle);
-    const float all = larger + std::log2(std::exp2(read - larger) + std::exp2(middle - larger));
-    kernels::AddExp2(MassesOf(r), columns_, all, shares_.data());
-  }
+  SumShares();
   if (signs_ != nullptr) RankBySigns();
   ChoosePages();
   for (int64_t r = 0; r < rows(); ++r) {
@@ -315,10 +318,10 @@ void SparseTile::Finish(float* out, int64_t out_stride, AttentionCounters& count
       end() - (middle_.count() - static_cast<int64_t>(read_.size())) * kPageTokens;
   counters.keys += end();
   counters.keys_read += keys_read;
-  counters.bytes_read +=
-      static_cast<int64_t>(static_cast<double>(keys_read) * key_bytes) +
-      static_cast<int64_t>(scanned_.size()) * kNodePages * PageIndex::kCodeBytes +
-      nodes_ * index_->node_bytes() + (signs_ ? middle_.count() * signs_->page_bytes() : 0);
+  counters.bytes_read += static_cast<int64_t>(static_cast<double>(keys_read) * key_bytes) +
+                         std::ssize(scanned_) * PageIndex::kCodeBytes +
+                         nodes_ * index_->node_bytes() +
+                         (signs_ ? middle_.count() * signs_->page_bytes() : 0);
   if (middle_.count() == 0) return;
   counters.rows += static_cast<double>(rows());
   for (int64_t r = 0; r < rows(); ++r) {

@@ -4,7 +4,7 @@
 //   Begin      queries and buffers
 //   Scan       the always-read keys exactly (part 0), and logits of the means of all pages of the
 //              middle (further parts)
-//   ChooseNodes  whose codes are looked at; tables of the queries
+//   ChooseScanned  whose codes are looked at; tables of the queries
 //   Refine     codes turn these pages' logits into estimates of their mass
 //   Select     which pages are read
 //   Attend     these pages exactly, the means of all others
@@ -46,7 +46,7 @@ class SparseTile {
   int64_t num_scans() const;
   void Scan(int64_t part, FlashScratch& scratch);
 
-  void ChooseNodes();
+  void ChooseScanned();
   int64_t num_refines() const;
   void Refine(int64_t part, FlashScratch& scratch);
 
@@ -70,9 +70,9 @@ class SparseTile {
   kernels::SoftmaxState StateOf(int64_t part);
   void AttendAlways(FlashScratch& scratch);
   void ScoreMeans(int64_t first_node, int64_t last_node, FlashScratch& scratch);
-  void EstimateMasses(int64_t node, FlashScratch& scratch);
   void ScoreExactly(int64_t page, FlashScratch& scratch, float* masses);
   void RankBySigns();
+  void SumShares();
   void ChoosePages();
   float* MassesOf(int64_t row) { return masses_.data() + row * columns_; }
 
@@ -92,7 +92,7 @@ class SparseTile {
   AlignedVector<float> masses_;   // log2 of a page's mass, [rows][columns_]; -inf: read or no page
   AlignedVector<float> shares_;   // of all rows' mass, [columns_]
   AlignedVector<float> ranks_;    // by signs_, [columns_]
-  std::vector<int64_t> scanned_;  // nodes whose codes are looked at, ascending
+  std::vector<int32_t> scanned_;  // pages whose codes are looked at, ascending
   std::vector<int64_t> read_;     // pages of the middle that are read, ascending
   std::vector<AlignedBuffer> states_;  // part 0: what is always read; then those of Attend
 };

@@ -172,15 +172,17 @@ HWY_INLINE VF32 FastExp2(VF32 x) {
   return hn::BitCast(df, hn::ShiftLeft<15>(hn::BitCast(du, fixed)));
 }
 
-void AddPageMasses(const uint8_t* pages, int64_t num_pages, const CodeTables& tables,
-                   float* HWY_RESTRICT masses, int64_t stride) {
+void AddPageMasses(const uint8_t* pages, std::span<const int32_t> page_ids,
+                   const CodeTables& tables, float* HWY_RESTRICT masses, int64_t stride) {
+  const int64_t num_pages = std::ssize(page_ids);
   const F32 df;
   Page group[kPages];
   HWY_ALIGN float sums[kPages];
   for (int64_t first = 0; first < num_pages; first += kPages) {
     const int64_t count = std::min(kPages, num_pages - first);
+    const int32_t* HWY_RESTRICT ids = page_ids.data() + first;
     for (int64_t p = 0; p < count; ++p) {
-      group[p].Load(pages + (first + p) * kCodePageBytes);
+      group[p].Load(pages + ids[p] * kCodePageBytes);
     }
     for (int64_t r = 0; r < tables.rows; ++r) {
       const uint8_t* row_tables = tables.tables + r * kCodeNibbles * 16;
@@ -194,8 +196,7 @@ void AddPageMasses(const uint8_t* pages, int64_t num_pages, const CodeTables& ta
       for (int64_t p = 0; p < kPages; p += static_cast<int64_t>(hn::Lanes(df))) {
         hn::Store(hn::Log2(df, hn::Load(df, sums + p)), df, sums + p);
       }
-      float* HWY_RESTRICT row = masses + r * stride + first;
-      for (int64_t p = 0; p < count; ++p) row[p] += sums[p];
+      for (int64_t p = 0; p < count; ++p) masses[r * stride + ids[p]] += sums[p];
     }
   }
 }
@@ -220,9 +221,9 @@ void ScanPage(const uint8_t* page, const CodeTables& tables, float* out) {
   HWY_DYNAMIC_DISPATCH(ScanPage)(page, tables, out);
 }
 
-void AddPageMasses(const uint8_t* pages, int64_t num_pages, const CodeTables& tables, float* masses,
-                   int64_t stride) {
-  HWY_DYNAMIC_DISPATCH(AddPageMasses)(pages, num_pages, tables, masses, stride);
+void AddPageMasses(const uint8_t* pages, std::span<const int32_t> page_ids,
+                   const CodeTables& tables, float* masses, int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(AddPageMasses)(pages, page_ids, tables, masses, stride);
 }
 
 }  // namespace lode::kernels

@@ -11,6 +11,7 @@
 #define LODE_KERNELS_CODE_SCAN_H_
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/kv_tile.h"
 
@@ -43,12 +44,12 @@ void QuantizeTables(const float* tables, int64_t rows, int64_t num_entries, uint
 // Cost: rows * kCodeNibbles * kKvTileTokens look-ups.
 void ScanPage(const uint8_t* page, const CodeTables& tables, float* out);
 
-// masses[r][p] += log2 of the sum of 2^x over the estimates x of page p. Each x counts as at most
-// 64, and 2^x is interpolated between integers to within 3.1 %.
-//   pages    num_pages neighbouring pages
-//   masses   [rows][num_pages], row stride `stride`
-void AddPageMasses(const uint8_t* pages, int64_t num_pages, const CodeTables& tables, float* masses,
-                   int64_t stride);
+// masses[r][p] += log2 of the sum of 2^x over the estimates x of page p, for every p of page_ids.
+// Each x counts as at most 64, and 2^x is interpolated between integers to within 3.1 %.
+//   pages      codes of page 0 and those after it
+//   masses     [rows], row stride `stride`
+void AddPageMasses(const uint8_t* pages, std::span<const int32_t> page_ids,
+                   const CodeTables& tables, float* masses, int64_t stride);
 
 }  // namespace lode::kernels
 

@@ -80,6 +80,10 @@ class Fixture {
     }
   }
 
+  void SpoilQuery(int64_t token, int64_t head, float value) {
+    queries_[(token * case_.num_heads + head) * case_.head_dim] = value;
+  }
+
   // Output of tokens [first, first + n) in chunks.
   std::vector<float> Run(Attention& attention, int64_t first, int64_t n, int64_t chunk,
                          int threads = 1) {

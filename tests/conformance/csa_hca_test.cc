@@ -205,6 +205,24 @@ TEST(CsaHca, PromptsMayHaveAnotherAttention) {
   EXPECT_EQ(phased->counters().keys_read, sparse->counters().keys_read);
 }
 
+// A query that is no number spoils its own head's output and nothing else.
+TEST(CsaHca, QueriesThatAreNotFinite) {
+  const Case c = {.length = 1200};
+  for (const float bad : {NAN, -NAN, INFINITY}) {
+    for (const int64_t scan_tokens : {0, 256}) {
+      Fixture f(c);
+      const SparseOptions options = {.top_k = 64, .window = 64, .scan_tokens = scan_tokens};
+      const auto attention = CreateCsaHcaAttention(options, SomeCalibration(c));
+      const std::vector<float> before = f.Run(*attention, 1199, 1, 1);
+      f.SpoilQuery(1199, 3, bad);
+      const std::vector<float> after = f.Run(*attention, 1199, 1, 1);
+      EXPECT_TRUE(std::isnan(after[3 * 64]));
+      EXPECT_TRUE(std::equal(before.begin() + 7 * 64, before.end(), after.begin() + 7 * 64));
+      for (const int64_t head : {0, 6}) EXPECT_FALSE(std::isnan(after[head * 64]));
+    }
+  }
+}
+
 TEST(CsaHca, EveryTypeOfTheCache) {
   for (const KvCodec& codec : KvCodecs()) {
     Case c = {.length = 600};

@@ -20,6 +20,7 @@
 #include "base/aligned_vector.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
+#include "engine/shipped_calibrations.h"
 #include "retrieval/page_index.h"
 
 namespace lode {
@@ -168,10 +169,10 @@ Result<Calibration> Calibrate(const WeightSource& source, Model& model,
   return calibration;
 }
 
-Result<Calibration> LoadCalibration(const std::string& path, const WeightSource& source,
-                                    const ModelConfig& config) {
-  LODE_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  LODE_ASSIGN_OR_RETURN(Calibration calibration, Calibration::Parse(file.bytes(), path));
+namespace {
+
+Status CheckBelongsTo(const Calibration& calibration, const std::string& path,
+                      const WeightSource& source, const ModelConfig& config) {
   LODE_ASSIGN_OR_RETURN(const ModelFingerprint fingerprint, FingerprintOf(source));
   if (calibration.fingerprint() != fingerprint) {
     return InvalidArgumentError(fmt::format(
@@ -187,6 +188,26 @@ Result<Calibration> LoadCalibration(const std::string& path, const WeightSource&
                     config.num_layers, config.num_kv_heads, config.head_dim,
                     calibration.num_layers(), calibration.num_kv_heads(), calibration.head_dim()));
   }
+  return OkStatus();
+}
+
+// NotFound when the program has none for the model.
+Result<Calibration> FindShipped(const WeightSource& source, const ModelConfig& config) {
+  for (const std::span<const std::byte> file : ShippedCalibrations()) {
+    LODE_ASSIGN_OR_RETURN(Calibration calibration, Calibration::Parse(file, "shipped calibration"));
+    const Status status = CheckBelongsTo(calibration, "shipped calibration", source, config);
+    if (status.ok()) return calibration;
+  }
+  return NotFoundError("no shipped calibration");
+}
+
+}  // namespace
+
+Result<Calibration> LoadCalibration(const std::string& path, const WeightSource& source,
+                                    const ModelConfig& config) {
+  LODE_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  LODE_ASSIGN_OR_RETURN(Calibration calibration, Calibration::Parse(file.bytes(), path));
+  LODE_RETURN_IF_ERROR(CheckBelongsTo(calibration, path, source, config));
   return calibration;
 }
 
@@ -227,6 +248,8 @@ Result<std::shared_ptr<const Calibration>> FindOrMakeCalibration(const Calibrati
     if (kept.ok()) return shared(std::move(kept).value());
     if (kept.status().code() != StatusCode::kNotFound) LogWarning(kept.status().ToString());
   }
+  Result<Calibration> shipped = FindShipped(source, model.config());
+  if (shipped.ok()) return shared(std::move(shipped).value());
   LogWarning("no calibration for this model yet: making one from a built-in text");
   std::vector<TokenId> text = tokenizer.Encode(BuiltInCalibrationText());
   text.resize(std::min(text.size(), kBuiltInTokens));

@@ -44,8 +44,9 @@ struct CalibrationPlace {
   std::string path;    // of the file to use; empty: look in the folder, else make one
   std::string folder;  // where those made from the built-in text are kept; empty: not kept
 };
-// The calibration to use with a model. Making one takes some seconds and is said at the warning
-// level; that it cannot be kept is no error. Errors: those of LoadCalibration for a given path.
+// The calibration to use with a model: of the path, else of the folder, else one that is part of
+// the program, else a new one. Making one takes some seconds and is said at the warning level; that
+// it cannot be kept is no error. Errors: those of LoadCalibration for a given path.
 Result<std::shared_ptr<const Calibration>> FindOrMakeCalibration(const CalibrationPlace& place,
                                                                  const WeightSource& source,
                                                                  Model& model,

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include "engine/shipped_calibrations.h"
 #include "formats/weight_source.h"
 #include "models/model_config.h"
 
@@ -56,6 +57,20 @@ TEST_F(CalibrationFileTest, RefusesAnotherModel) {
   fingerprint_[3] ^= 1;
   EXPECT_EQ(Load(config_.num_layers, config_.num_kv_heads, config_.head_dim).code(),
             StatusCode::kInvalidArgument);
+}
+
+TEST(ShippedCalibrations, AreOfTheModelsThatTheyAreNamedAfter) {
+  const auto files = ShippedCalibrations();
+  const Calibration qwen = Calibration::Parse(files[0], "qwen").value();
+  EXPECT_EQ(qwen.num_layers(), 24);
+  EXPECT_EQ(qwen.num_kv_heads(), 2);
+  EXPECT_EQ(qwen.head_dim(), 64);
+  EXPECT_NE(qwen.Find(23, 1), nullptr);
+  const Calibration gemma = Calibration::Parse(files[1], "gemma").value();
+  EXPECT_EQ(gemma.num_layers(), 18);
+  EXPECT_EQ(gemma.head_dim(), 256);
+  EXPECT_EQ(gemma.Find(0, 0), nullptr) << "slides";
+  EXPECT_NE(gemma.Find(5, 0), nullptr);
 }
 
 }  // namespace

@@ -84,6 +84,13 @@ HWY_INLINE VI16 MulPairs(VU8 w, VI8 a) {
   const int8x16_t ww = vreinterpretq_s8_u8(w.raw);
   const int16x8_t low = vmull_s8(vget_low_s8(ww), vget_low_s8(a.raw));
   return VI16{vpaddq_s16(low, vmull_high_s8(ww, a.raw))};
+#else
+  const hn::RebindToSigned<hn::Repartition<uint16_t, hn::DFromV<VU8>>> dw;
+  const auto ww = hn::BitCast(dw, w);
+  const auto aa = hn::BitCast(dw, a);
+  const auto even = hn::Mul(hn::And(ww, hn::Set(dw, 255)), hn::ShiftRight<8>(hn::ShiftLeft<8>(aa)));
+  const auto odd = hn::And(hn::ShiftRight<8>(ww), hn::Set(dw, 255));
+  return hn::Add(even, hn::Mul(odd, hn::ShiftRight<8>(aa)));
 #endif
 }
 
@@ -98,6 +105,13 @@ HWY_INLINE VI32 MulPairs(VI16 a, VI16 b) {
 #elif HWY_ARCH_ARM_A64
   return VI32{vpaddq_s32(vmull_s16(vget_low_s16(a.raw), vget_low_s16(b.raw)),
                          vmull_high_s16(a.raw, b.raw))};
+#else
+  const hn::Repartition<int32_t, hn::DFromV<VI16>> di;
+  const auto aa = hn::BitCast(di, a);
+  const auto bb = hn::BitCast(di, b);
+  const auto even =
+      hn::Mul(hn::ShiftRight<16>(hn::ShiftLeft<16>(aa)), hn::ShiftRight<16>(hn::ShiftLeft<16>(bb)));
+  return hn::Add(even, hn::Mul(hn::ShiftRight<16>(aa), hn::ShiftRight<16>(bb)));
 #endif
 }
 

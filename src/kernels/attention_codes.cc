@@ -64,7 +64,7 @@ constexpr int64_t kMaxRows = 8;
 // other first, runs out of registers and keeps sums in memory, which takes a third longer.
 template <class V>
 HWY_INLINE void Finish([[maybe_unused]] V& v) {
-#if HWY_ARCH_X86 && !HWY_COMPILER_MSVC
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_EMU128
   asm volatile("" : "+x"(v.raw));
 #endif
 }

@@ -133,7 +133,7 @@ HWY_INLINE VI16 BroadcastPair(const int16_t* pair) {
 // spilling them, and sum them afterwards: half the speed.
 template <class V>
 HWY_INLINE V KeepOrder(V sum) {
-#if !HWY_ARCH_ARM_A64
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_EMU128
   __asm__("" : "+v"(sum.raw));
 #endif
   return sum;

@@ -104,7 +104,9 @@ double Int8Operations(int64_t rounds) {
       for (int k = 0; k < kChains; ++k) {
         // The product must not leave the loop: its operand changes as far as the compiler knows.
         VU8 opaque = w;
+#if HWY_TARGET != HWY_EMU128
         __asm__ volatile("" : "+x"(opaque.raw));
+#endif
         sums[k] = Accumulate(sums[k], opaque, a);
       }
     }

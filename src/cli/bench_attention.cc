@@ -451,7 +451,8 @@ Status RunBenchAttention(Console& console, AttentionBenchOptions options) {
   options.model.context = std::max(options.model.context, deepest + options.tokens);
   options.tile_from = std::min(options.tile_from, deepest);
   options.model.attention = "flash";
-  options.model.audit_interval = 0;  // an audit is one token in hundreds, of few that are timed here
+  // One token in hundreds is audited, and few are timed here.
+  options.model.audit_interval = 0;
   LODE_ASSIGN_OR_RETURN(const auto engine, LoadEngine(console, options.model));
   LODE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens,
                         Tokenize(engine->tokenizer(), text, options.tile_from));

@@ -97,7 +97,7 @@ HWY_INLINE void MultiplyBlock(DI di, const CodeProduct& p, int64_t row, int64_t 
   hn::Vec<DI> sum[kRows];
   hn::Vec<DI> odd[kRows];  // used by targets that sum even and odd products apart, else removed
   for (int64_t r = 0; r < kRows; ++r) {
-    sum[r] = p.accumulate ? hn::LoadU(di, c + r * p.c_stride) : hn::Zero(di);
+    sum[r] = hn::Zero(di);
     odd[r] = hn::Zero(di);
   }
   const int64_t num_quads = p.b.pairs / kCodeQuad;
@@ -112,7 +112,10 @@ HWY_INLINE void MultiplyBlock(DI di, const CodeProduct& p, int64_t row, int64_t 
     AddPair<3, kRows>(di, a, quad, sum, odd);
   }
   for (int64_t r = 0; r < kRows; ++r) {
-    hn::StoreU(hn::RearrangeToOddPlusEven(sum[r], odd[r]), di, c + r * p.c_stride);
+    // Not as the first sum: targets that sum even and odd products apart have its lanes elsewhere.
+    auto total = hn::RearrangeToOddPlusEven(sum[r], odd[r]);
+    if (p.accumulate) total = hn::Add(total, hn::LoadU(di, c + r * p.c_stride));
+    hn::StoreU(total, di, c + r * p.c_stride);
   }
 }
 

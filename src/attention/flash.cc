@@ -68,6 +68,7 @@ class FlashAttention final : public Attention {
     });
     pool.ParallelFor(num_tiles, [&](int64_t index, int) {
       std::vector<kernels::SoftmaxState> states;
+      states.reserve(static_cast<size_t>(num_splits));
       for (int64_t split = 0; split < num_splits; ++split) states.push_back(partial(index, split));
       WriteMerged(shape, tile_at(index), states, out, out_stride);
     });

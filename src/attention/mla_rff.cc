@@ -111,7 +111,7 @@ class MlaRffAttention final : public Attention {
     LODE_CHECK(inputs.first_position + inputs.num_tokens <= cache.Length(inputs.sequence));
     if (!features_) features_.emplace(shape.head_dim, options_);
     std::vector<HeadState>& heads = sequences_[inputs.sequence];
-    heads.resize(static_cast<size_t>(shape.num_layers * shape.num_kv_heads));
+    heads.resize(static_cast<size_t>(shape.num_layers) * static_cast<size_t>(shape.num_kv_heads));
     pool.ParallelFor(shape.num_kv_heads, [&](int64_t kv_head, int) {
       HeadState& state = heads[static_cast<size_t>(inputs.layer * shape.num_kv_heads + kv_head)];
       ForwardHead(inputs, cache, static_cast<int32_t>(kv_head), state, out, out_stride);

@@ -100,6 +100,7 @@ AttentionCounters AttentionCounters::operator-(const AttentionCounters& earlier)
 
 std::vector<std::string> AttentionNames() {
   std::vector<std::string> names;
+  names.reserve(kEntries.size());
   for (const Entry& entry : kEntries) names.emplace_back(entry.name);
   return names;
 }

@@ -151,7 +151,7 @@ struct Engine::Impl {
         batch.logits_tokens.push_back(i);
       }
     }
-    const Status status = model->Forward(batch, *cache, *attention, *pool, logits_out);
+    Status status = model->Forward(batch, *cache, *attention, *pool, logits_out);
     if (!status.ok()) {
       TruncateTo(first_position);
       return status;

@@ -129,6 +129,7 @@ std::vector<NeedleScore> NeedleReport::ByTask() const {
 
 NeedleScore NeedleReport::Total() const {
   std::vector<const NeedleSample*> all;
+  all.reserve(samples.size());
   for (const NeedleSample& sample : samples) all.push_back(&sample);
   return Mean("total", all, attentions.size());
 }

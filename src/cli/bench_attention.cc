@@ -83,6 +83,7 @@ struct AttentionRow {
   }
   std::vector<double> Each(double (*value)(const Sample&)) const {
     std::vector<double> values;
+    values.reserve(samples.size());
     for (const Sample& sample : samples) values.push_back(value(sample));
     return values;
   }

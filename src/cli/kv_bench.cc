@@ -107,6 +107,7 @@ Result<AllocationResult> MeasureAllocation(const KvCacheOptions& geometry, int t
   std::atomic<bool> stop = false;
   std::vector<Result<Extends>> done(static_cast<size_t>(threads), Extends());
   std::vector<std::thread> workers;
+  workers.reserve(static_cast<size_t>(threads));
   const Stopwatch stopwatch;
   for (int t = 0; t < threads; ++t) {
     workers.emplace_back([&, t] {

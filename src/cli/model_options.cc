@@ -76,8 +76,10 @@ void ModelOptions::AddTo(Args& args) {
            "csa_hca by hamming or buckets: bits of a key, 32, 64 or 128.");
   args.Int("--csa-seed", "N", &csa_seed, {.min = 0},
            "csa_hca by hamming or buckets: seed of the random matrix; 0: taken from the model.");
-  args.Text("--calibration", "FILE", &calibration,
-            "csa_hca: made by `lode calibrate`; default: made at first use.");
+  args.Text(
+      "--calibration", "FILE", &calibration,
+      "csa_hca: made by `lode calibrate`; default: one of the program's own, else made at first "
+      "use.");
   args.Text("--activations", "TYPE", &activations,
             "Inputs of matrix products: int8, or f32 (slower, exact).");
   args.Real("--rope-interpolation-factor", "X", &rope_factor,

@@ -160,22 +160,41 @@ struct Engine::Impl {
     return OkStatus();
   }
 
+  // What holds for a request before anything is computed or forgotten.
+  Status CheckRequest(const GenerateRequest& request) const {
+    const int64_t vocab_size = model->config().vocab_size;
+    LODE_RETURN_IF_ERROR(request.sampling.Validate(vocab_size));
+    if (request.max_tokens < 0) {
+      return InvalidArgumentError(
+          fmt::format("max_tokens: expected 0 or more, found {}", request.max_tokens));
+    }
+    for (size_t i = 0; i < request.prompt.size(); ++i) {
+      const TokenId id = request.prompt[i];
+      if (id >= 0 && id < vocab_size) continue;
+      return InvalidArgumentError(fmt::format(
+          "token {} of the prompt: expected an id in [0, {}), found {}", i, vocab_size, id));
+    }
+    return CheckFits(static_cast<int64_t>(request.prompt.size()),
+                     std::max<int64_t>(request.max_tokens, 1));
+  }
+
   Status CheckFits(int64_t prompt_tokens, int64_t new_tokens) const {
     if (prompt_tokens == 0) return InvalidArgumentError("the prompt is empty");
-    const int64_t needed = prompt_tokens + new_tokens;
-    const KvCacheOptions& kv = cache->options();
-    const int64_t kv_bytes = KvCache::BytesFor(kv, needed);
-    if (kv.memory_bytes > 0 && kv_bytes > kv.memory_bytes) {
-      return ResourceExhaustedError(
-          fmt::format("the prompt has {} tokens and {} more were asked for: their keys and values "
-                      "take {} bytes, "
-                      "the budget of the cache is {}",
-                      prompt_tokens, new_tokens, kv_bytes, kv.memory_bytes));
+    // As unsigned numbers, so that no sum overflows.
+    const uint64_t needed =
+        static_cast<uint64_t>(prompt_tokens) + static_cast<uint64_t>(new_tokens);
+    if (needed > static_cast<uint64_t>(options.context_len)) {
+      return ResourceExhaustedError(fmt::format(
+          "the prompt has {} tokens and {} more were asked for: {} needed, the context holds {}",
+          prompt_tokens, new_tokens, needed, options.context_len));
     }
-    if (needed <= options.context_len) return OkStatus();
+    const KvCacheOptions& kv = cache->options();
+    const int64_t kv_bytes = KvCache::BytesFor(kv, static_cast<int64_t>(needed));
+    if (kv.memory_bytes == 0 || kv_bytes <= kv.memory_bytes) return OkStatus();
     return ResourceExhaustedError(fmt::format(
-        "the prompt has {} tokens and {} more were asked for: {} needed, the context holds {}",
-        prompt_tokens, new_tokens, needed, options.context_len));
+        "the prompt has {} tokens and {} more were asked for: their keys and values take {} bytes, "
+        "the budget of the cache is {}",
+        prompt_tokens, new_tokens, kv_bytes, kv.memory_bytes));
   }
 
   // Prefills what the cache does not hold yet; logits of the last prompt token are in `logits`
@@ -256,9 +275,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
 }
 
 Result<GenerateResult> Engine::Generate(const GenerateRequest& request) {
-  LODE_RETURN_IF_ERROR(request.sampling.Validate(impl_->model->config().vocab_size));
-  LODE_RETURN_IF_ERROR(impl_->CheckFits(static_cast<int64_t>(request.prompt.size()),
-                                        std::max<int64_t>(request.max_tokens, 1)));
+  LODE_RETURN_IF_ERROR(impl_->CheckRequest(request));
   GenerateResult result;
   const AttentionCounters before = impl_->attention->counters();
   Status status = impl_->Prefill(request, result);

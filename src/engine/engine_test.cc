@@ -153,38 +153,71 @@ TEST(EngineTest, FiveHundredCancelsLeaveTheAccountsAsTheyWere) {
   EXPECT_TRUE(engine->cache().CheckIntegrity().ok());
 }
 
+// Case B26: one token less than the context, as many, one more; and lengths of answers that are
+// out of range. Refused with need and capacity, and the next request is answered as before.
 TEST(EngineTest, RefusesWhatDoesNotFitAndGoesOn) {
-  EngineOptions options;
-  options.context_len = 64;
-  auto engine = LoadTiny(options);
-  const auto before = engine->Generate(Request(Tokens(10, 200), 5));
-  ASSERT_TRUE(before.ok());
-  for (const auto& [prompt, max_tokens] : {std::pair<int, int>{64, 0}, {65, 1}, {60, 5}}) {
-    const auto refused = engine->Generate(Request(Tokens(prompt, 200), max_tokens));
-    EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted) << prompt;
-    EXPECT_NE(refused.status().message().find("64"), std::string::npos);
+  for (const KvDType dtype : {KvDType::kF16, KvDType::kInt8}) {
+    EngineOptions options;
+    options.context_len = 64;
+    options.kv_dtypes = dtype;
+    auto engine = LoadTiny(options);
+    const auto before = engine->Generate(Request(Tokens(10, 200), 5));
+    ASSERT_TRUE(before.ok());
+    const auto refused = [&](int64_t prompt, int64_t max_tokens, const char* needed) {
+      const auto result = engine->Generate(Request(Tokens(prompt, 200), max_tokens));
+      EXPECT_EQ(result.status().code(), StatusCode::kResourceExhausted) << prompt;
+      EXPECT_NE(result.status().message().find(needed), std::string::npos)
+          << result.status().message();
+    };
+    refused(63, 2, "65 needed, the context holds 64");
+    refused(64, 0, "65 needed, the context holds 64");
+    refused(65, 1, "66 needed, the context holds 64");
+    refused(10, int64_t{1} << 40, "1099511627786 needed, the context holds 64");
+    refused(10, INT64_MAX, "the context holds 64");
+    for (const int64_t negative : {int64_t{-1}, -(int64_t{1} << 31), INT64_MIN}) {
+      const auto result = engine->Generate(Request(Tokens(10, 200), negative));
+      EXPECT_EQ(result.status().code(), StatusCode::kInvalidArgument) << negative;
+    }
+    for (const auto& [prompt, tokens] : {std::pair<int, size_t>{60, 4}, {63, 1}}) {
+      const auto to_the_end = engine->Generate(Request(Tokens(prompt, 200), 0));
+      ASSERT_TRUE(to_the_end.ok()) << to_the_end.status().ToString();
+      EXPECT_EQ(to_the_end->token_ids.size(), tokens);
+      EXPECT_EQ(to_the_end->finish_reason, FinishReason::kLength);
+    }
+    const auto after = engine->Generate(Request(Tokens(10, 200), 5));
+    ASSERT_TRUE(after.ok());
+    EXPECT_EQ(after->token_ids, before->token_ids);
   }
-  const auto to_the_end = engine->Generate(Request(Tokens(60, 200), 0));
-  ASSERT_TRUE(to_the_end.ok());
-  EXPECT_EQ(to_the_end->token_ids.size(), 4u);
-  const auto after = engine->Generate(Request(Tokens(10, 200), 5));
-  ASSERT_TRUE(after.ok());
-  EXPECT_EQ(after->token_ids, before->token_ids);
 }
 
+// Case B36: refused before anything is computed or forgotten.
 TEST(EngineTest, InvalidTokensLeaveNoTrace) {
-  auto engine = LoadTiny();
+  EngineOptions options;
+  options.prefill_chunk = 16;
+  auto engine = LoadTiny(options);
   const int32_t vocab = static_cast<int32_t>(engine->model().config().vocab_size);
   const auto before = engine->Generate(Request(Tokens(10, 200), 5));
   ASSERT_TRUE(before.ok());
+  const int64_t cached = engine->cached_length();
   for (const TokenId bad : {-1, vocab, INT32_MAX, INT32_MIN}) {
-    const auto refused = engine->Generate(Request({1, 2, bad}, 5));
-    EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument) << bad;
+    for (const size_t at : {0, 2, 30}) {  // in the first chunk, and in the second
+      std::vector<TokenId> prompt = Tokens(40, 200);
+      prompt[at] = bad;
+      const auto refused = engine->Generate(Request(prompt, 5));
+      EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument) << bad;
+      EXPECT_NE(refused.status().message().find(std::to_string(bad)), std::string::npos);
+      EXPECT_EQ(engine->cached_length(), cached);
+    }
   }
   EXPECT_EQ(engine->Generate(Request({}, 5)).status().code(), StatusCode::kInvalidArgument);
   const auto after = engine->Generate(Request(Tokens(10, 200), 5));
   ASSERT_TRUE(after.ok());
+  EXPECT_EQ(after->cached_tokens, 9);
   EXPECT_EQ(after->token_ids, before->token_ids);
+  // Made-up keys have the id of no token: a prompt cannot name them.
+  ASSERT_TRUE(engine->FillSynthetic(64).ok());
+  const auto refused = engine->Generate(Request({-1, -1, -1, 5}, 5));
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(EngineTest, CancelsInPrefillAndInDecode) {

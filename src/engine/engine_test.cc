@@ -10,9 +10,10 @@ namespace lode {
 namespace {
 
 constexpr char kModel[] = "tests/data/tiny-qwen2";
+constexpr char kSlidingModel[] = "tests/data/tiny-gemma3";  // windows of 16 tokens
 
 std::unique_ptr<Engine> LoadTiny(EngineOptions options = {}) {
-  options.model_path = kModel;
+  if (options.model_path.empty()) options.model_path = kModel;
   auto engine = Engine::Load(options);
   EXPECT_TRUE(engine.ok()) << engine.status().ToString();
   return std::move(engine).value();
@@ -83,32 +84,70 @@ TEST(EngineTest, AnEditedPromptReusesTheCommonPart) {
   EXPECT_EQ(again->token_ids, fresh->token_ids);
 }
 
-// Case B32: not only the last prompt is remembered.
-TEST(EngineTest, AnOlderPromptIsReused) {
-  for (const KvDType dtype : {KvDType::kF16, KvDType::kInt8}) {
-    EngineOptions options;
-    options.kv_dtypes = dtype;
-    auto engine = LoadTiny(options);
-    const std::vector<TokenId> older = Tokens(200, 200), other = Tokens(90, 200, 5);
-    ASSERT_TRUE(engine->Generate(Request(older, 4)).ok());
+// Case B32: not only the last prompt is remembered, also by models whose layers slide.
+class OlderPromptTest : public testing::TestWithParam<std::pair<const char*, KvDType>> {};
+INSTANTIATE_TEST_SUITE_P(All, OlderPromptTest,
+                         testing::Values(std::pair(kModel, KvDType::kF16),
+                                         std::pair(kModel, KvDType::kInt8),
+                                         std::pair(kSlidingModel, KvDType::kF16),
+                                         std::pair(kSlidingModel, KvDType::kInt8)));
+
+TEST_P(OlderPromptTest, IsReused) {
+  EngineOptions options;
+  options.model_path = GetParam().first;
+  options.kv_dtypes = GetParam().second;
+  auto engine = LoadTiny(options);
+  const std::vector<TokenId> older = Tokens(200, 200), other = Tokens(90, 200, 5);
+  ASSERT_TRUE(engine->Generate(Request(older, 4)).ok());
+  ASSERT_TRUE(engine->Generate(Request(other, 4)).ok());
+  // The same again, then edited near its end and in its middle.
+  for (const size_t edit : {older.size(), older.size() - 20, older.size() / 2}) {
+    std::vector<TokenId> prompt = older;
+    for (size_t i = edit; i < prompt.size(); ++i) prompt[i] = (prompt[i] + 1) % 200;
+    auto result = engine->Generate(Request(prompt, 10));
+    ASSERT_TRUE(result.ok());
+    EXPECT_GE(result->cached_tokens + 16, static_cast<int64_t>(edit)) << edit;
+    EXPECT_LT(result->cached_tokens, 200);
+    auto fresh = LoadTiny(options)->Generate(Request(prompt, 10));
+    ASSERT_TRUE(fresh.ok());
+    EXPECT_EQ(result->token_ids, fresh->token_ids) << edit;
     ASSERT_TRUE(engine->Generate(Request(other, 4)).ok());
-    // The same again, then edited near its end and in its middle.
-    for (const size_t edit : {older.size(), older.size() - 20, older.size() / 2}) {
-      std::vector<TokenId> prompt = older;
-      for (size_t i = edit; i < prompt.size(); ++i) prompt[i] = (prompt[i] + 1) % 200;
-      auto result = engine->Generate(Request(prompt, 10));
-      ASSERT_TRUE(result.ok());
-      EXPECT_GE(result->cached_tokens + 16, static_cast<int64_t>(edit)) << edit;
-      EXPECT_LT(result->cached_tokens, 200);
-      auto fresh = LoadTiny(options)->Generate(Request(prompt, 10));
-      ASSERT_TRUE(fresh.ok());
-      EXPECT_EQ(result->token_ids, fresh->token_ids) << edit;
-      ASSERT_TRUE(engine->Generate(Request(other, 4)).ok());
-    }
-    const KvCacheStats stats = engine->cache().stats();
-    EXPECT_EQ(stats.prefix.lookups, 8);
-    EXPECT_GT(stats.hit_rate(), 0.4);
-    EXPECT_TRUE(engine->cache().CheckIntegrity().ok());
+  }
+  const KvCacheStats stats = engine->cache().stats();
+  EXPECT_EQ(stats.prefix.lookups, 8);
+  EXPECT_GT(stats.hit_rate(), 0.4);
+  // Every lookup has its reason: the two first prompts and the two edited ones were unknown from
+  // some block on, the others were found whole.
+  EXPECT_EQ(stats.prefix.misses[static_cast<size_t>(PrefixMiss::kUnknown)], 4);
+  EXPECT_EQ(stats.prefix.misses[static_cast<size_t>(PrefixMiss::kNone)], 4);
+  EXPECT_TRUE(engine->cache().CheckIntegrity().ok());
+}
+
+// Case B28: nothing is ever shifted. An answer ends with the context, and a text without its
+// beginning is another text.
+TEST(EngineTest, AFullContextEndsTheAnswerAndACutTextIsComputedAnew) {
+  EngineOptions options;
+  options.model_path = kSlidingModel;
+  std::vector<TokenId> longer_answer;
+  for (const int64_t context_len : {512, 128}) {
+    options.context_len = context_len;
+    auto engine = LoadTiny(options);
+    std::vector<TokenId> text = Tokens(40, 200);
+    const auto full = engine->Generate(Request(text, 0));
+    ASSERT_TRUE(full.ok()) << full.status().ToString();
+    EXPECT_EQ(full->finish_reason, FinishReason::kLength);
+    ASSERT_EQ(full->token_ids.size(), static_cast<size_t>(context_len - 40));
+    if (longer_answer.empty()) longer_answer = full->token_ids;
+    longer_answer.resize(full->token_ids.size());
+    EXPECT_EQ(full->token_ids, longer_answer) << "what the context may hold changes nothing";
+
+    text.insert(text.end(), full->token_ids.begin(), full->token_ids.end());
+    text.erase(text.begin(), text.begin() + 32);
+    const auto cut = engine->Generate(Request(text, 16));
+    const auto fresh = LoadTiny(options)->Generate(Request(text, 16));
+    ASSERT_TRUE(cut.ok() && fresh.ok());
+    EXPECT_EQ(cut->cached_tokens, 0);
+    EXPECT_EQ(cut->token_ids, fresh->token_ids);
   }
 }
 

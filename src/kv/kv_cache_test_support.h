@@ -40,12 +40,13 @@ inline float TextMark(uint64_t beginning, int32_t layer, int64_t head, int64_t c
   return static_cast<float>((beginning + place * 2654435761u) >> 7 & 1023);
 }
 
-// Stores the keys and values of text[first, size) and publishes the tokens.
-inline Status GrowTo(KvCache& cache, SequenceId sequence, const Text& text) {
+// Stores keys and values that name the beginnings of `contents`, up to its end, and publishes them
+// as those of `text`.
+inline Status GrowTo(KvCache& cache, SequenceId sequence, const Text& text, const Text& contents) {
   const int64_t first = cache.Length(sequence);
   const int64_t n = static_cast<int64_t>(text.size()) - first;
   LODE_RETURN_IF_ERROR(cache.Extend(sequence, n));
-  const std::vector<uint64_t> beginnings = Beginnings(text);
+  const std::vector<uint64_t> beginnings = Beginnings(contents);
   const int64_t heads = cache.options().num_kv_heads, head_dim = cache.options().head_dim;
   std::vector<float> k(static_cast<size_t>(n * heads * head_dim)), v(k.size());
   for (int32_t layer = 0; layer < cache.options().num_layers; ++layer) {
@@ -60,6 +61,11 @@ inline Status GrowTo(KvCache& cache, SequenceId sequence, const Text& text) {
   }
   cache.Publish(sequence, first, std::span(text).subspan(static_cast<size_t>(first)));
   return OkStatus();
+}
+
+// Stores the keys and values of text[first, size) and publishes the tokens.
+inline Status GrowTo(KvCache& cache, SequenceId sequence, const Text& text) {
+  return GrowTo(cache, sequence, text, text);
 }
 
 // Whether the sequence holds this text's keys and values at a position.

@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "base/topology.h"
 #include "kv/kv_cache_test_support.h"
 
 namespace lode {
@@ -197,6 +198,72 @@ TEST(KvSharingTest, BudgetInBytesIsNeverExceeded) {
   for (const SequenceId s : many) cache->RemoveSequence(s);
   cache->DropCached();
   EXPECT_EQ(cache->bytes_in_use(), 0);
+}
+
+// Case B52: 100 unrelated texts, 200 MiB in all, leave no more than the budget in memory.
+TEST(KvSharingTest, UnrelatedTextsTakeNoMoreMemoryThanTheBudget) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers have their own pages";
+#endif
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  KvCacheOptions options = {.num_layers = 2, .num_kv_heads = 2, .head_dim = 64};  // 1 KiB a token
+  options.max_tokens = 2048;
+  options.memory_bytes = 8 * kMiB;
+  const int64_t before = ReadResidentMemory().anonymous_bytes;
+  const auto cache = CreateKvCache(options);
+  int64_t most = 0;
+  for (int32_t i = 0; i < 100; ++i) {
+    const SequenceId s = *cache->AddSequence();
+    const Text text = Counting(i * 10'000, 2048);
+    EXPECT_EQ(cache->AttachPrefix(s, text), 0);
+    ASSERT_TRUE(GrowTo(*cache, s, text).ok());
+    EXPECT_LE(cache->bytes_in_use(), options.memory_bytes);
+    cache->RemoveSequence(s);
+    most = std::max(most, ReadResidentMemory().anonymous_bytes - before);
+  }
+  EXPECT_LT(most, options.memory_bytes + 8 * kMiB) << "with the rows that are stored, 2 MiB";
+  // A text that no budget holds is refused before memory is taken, and what is cached stays.
+  const int64_t pages = cache->stats().prefix.cached_pages;
+  const SequenceId s = *cache->AddSequence();
+  EXPECT_EQ(cache->Extend(s, 10'000).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(cache->stats().prefix.cached_pages, pages);
+  EXPECT_WHOLE(*cache);
+}
+
+// Case B35: 16 clients take turns on four sequences; each has a codeword in everything it computes.
+// The tokens are the same for all, so that only the salt keeps them apart, or (without salts) each
+// has its codeword in its text. Memory is scarce, so that pages go and are computed again.
+TEST(KvSharingTest, CodewordsStayWithTheirClients) {
+  for (const bool salted : {true, false}) {
+    const auto cache = CreateKvCache(Small(16, 2000));
+    std::mt19937 random(23);
+    std::map<int32_t, SequenceId> open;  // by client
+    int64_t found = 0;
+    for (int round = 0; round < 16 * 200; ++round) {
+      const auto client = static_cast<int32_t>(random() % 16);
+      const int32_t codeword = 1'000'000 + client;
+      Text text = Counting(1, 24 + static_cast<int64_t>(random() % 180));
+      if (!salted) text[20] = codeword;
+      Text contents = text;
+      contents[0] = codeword;
+      if (!open.contains(client)) {
+        if (open.size() == 4) {
+          const auto other = std::next(open.begin(), random() % 4);
+          cache->RemoveSequence(other->second);
+          open.erase(other);
+        }
+        open[client] = *cache->AddSequence(salted ? std::to_string(client) : "");
+      }
+      const SequenceId s = open[client];
+      if (!salted) contents = text;
+      found += cache->AttachPrefix(s, text);
+      ASSERT_TRUE(GrowTo(*cache, s, text, contents).ok()) << round;
+      ASSERT_TRUE(Holds(*cache, s, contents)) << salted << " " << round;
+    }
+    EXPECT_GT(found, 10'000) << "of the client's own";
+    EXPECT_GT(cache->stats().prefix.evicted_pages, 100);
+    EXPECT_WHOLE(*cache);
+  }
 }
 
 // A request that is cancelled half-way, 500 times: nothing is left behind but cached pages.

@@ -38,6 +38,30 @@ TEST(RopeTest, LinearStretchesPositions) {
   for (int i = 0; i < 32; ++i) EXPECT_NEAR(a[i], b[i], 2e-5) << i;
 }
 
+// Case B30 at long positions, for Gemma 3's two tables: base 1e6 stretched by 8 on global layers
+// and base 1e4 as it is on sliding ones. Angles are f32, as the reference's are: off by at most
+// half a unit in the last place of the angle, and as much again for the frequency's own rounding.
+TEST(RopeTest, LongPositionsKeepBaseAndFactorOfTheirTable) {
+  RopeConfig global = Scaled(RopeScaling::kLinear, 8.0, 4096);
+  global.base = 1e6;
+  RopeConfig local;
+  local.base = 1e4;
+  for (const auto& [config, factor] : {std::pair(global, 8.0), std::pair(local, 1.0)}) {
+    const RopeTable table(config, kHeadDim, 32768);
+    std::vector<float> cos(32), sin(32);
+    for (const int64_t position : {0, 512, 4096, 30'000}) {
+      table.Fill(position, cos.data(), sin.data());
+      for (size_t i = 0; i < 32; ++i) {
+        const double angle = static_cast<double>(position) / factor *
+                             std::pow(config.base, -static_cast<double>(i) / 32.0);
+        const double tolerance = 1e-6 + 1.2e-7 * angle;
+        EXPECT_NEAR(cos[i], std::cos(angle), tolerance) << position << " " << i;
+        EXPECT_NEAR(sin[i], std::sin(angle), tolerance) << position << " " << i;
+      }
+    }
+  }
+}
+
 TEST(RopeTest, DynamicChangesNothingWithinTheTrainedContext) {
   const RopeTable plain(RopeConfig(), kHeadDim, 0);
   const RopeTable within(Scaled(RopeScaling::kDynamic, 4.0, 4096), kHeadDim, 4096);

@@ -81,6 +81,23 @@ class ChatTest(unittest.TestCase):
         chat.type("\x04")
         self.assertEqual(chat.exit_code(), 0)
 
+    def test_a_full_context_is_said_and_nothing_is_cut(self):
+        """Case B24: turns are never dropped to make room; what is cleared is the user's choice."""
+        chat = self.start("-c", "128", "--ignore-eos")
+        for _ in range(10):
+            answer = chat.ask("The secret word is lantern, remember it.")
+            if "error" in answer:
+                break
+            before = answer
+        self.assertRegex(answer, r"the prompt has \d+ tokens .* needed, the context holds 128")
+        self.assertIn("/clear forgets the conversation", answer)
+        self.assertIn("answer 8 tokens", before)
+        self.assertIn("context holds 128", chat.ask("The secret word is lantern, remember it."))
+        chat.ask("/clear")
+        self.assertIn("answer 8 tokens", chat.ask("Hello"))
+        chat.type("/exit\r")
+        self.assertEqual(chat.exit_code(), 0)
+
     def test_settings(self):
         chat = self.start()
         self.assertIn("temperature 0", chat.ask("/set"))

@@ -94,8 +94,21 @@ class MistakesTest(unittest.TestCase):
             self.check(["inspect", bad], 4, "bad.gguf")
 
     def test_too_long_is_refused_not_cut(self):
-        self.check(["run", "-m", QWEN, "-c", "16", "-p", "a b c d e f g h i j k l m n o p q r"], 6,
-                   "needed, the context holds 16", "-c N")
+        """Case B24: a secret in the first line, five contexts of text behind it."""
+        text = "The secret word is lantern.\n" + "The sky was grey that day. " * 40 + "The secret?"
+        count = int(lode("tokenize", "-m", QWEN, "--chat", "--count", text=text).stdout)
+        self.assertGreater(count, 5 * 64)
+        self.check(["run", "-m", QWEN, "-c", 64, "-n", 8], 6, f"the prompt has {count} tokens",
+                   f"{count + 8} needed, the context holds 64", "-c N", text=text)
+        # One token less than the context, as many, one more (case B26); an answer has one at least.
+        for context, code in ((count + 1, 0), (count, 6), (count - 1, 6)):
+            result = lode("run", "-m", QWEN, "-c", context, "-q", "--ignore-eos", text=text)
+            self.assertEqual(result.returncode, code, result.stderr)
+            if code != 0:
+                self.assertIn(f"{count + 1} needed, the context holds {context}", result.stderr)
+        # Too much for the cache's budget, though not for the context.
+        self.check(["run", "-m", QWEN, "--kv-cache-memory-bytes", 100_000, "-n", 8], 6,
+                   "the budget of the cache is 100000", text=text)
 
     def test_full_disk(self):
         for args in (["inspect", QWEN], ["run", "-m", QWEN, "-p", "Hello", "-n", "4"]):

@@ -77,6 +77,11 @@ class Translator {
   std::string OutKey(std::string_view name) const {
     return fmt::format("{}.{}", family_->architecture, name);
   }
+  // The text, for as long as what is put out lives.
+  std::string_view Keep(std::string_view text) {
+    out_.strings.push_back(std::make_unique<std::string>(text));
+    return *out_.strings.back();
+  }
   Status Put(std::string_view name, MetadataValue value) {
     return out_.metadata.Add(OutKey(name), std::move(value));
   }
@@ -242,8 +247,7 @@ Status Translator::TranslateRopeScaling(const std::string& rope) {
   LODE_ASSIGN_OR_RETURN(std::string type, in().GetStringOr(rope + "rope_type", old_type));
   if (type == "default") type = "none";
   // An unknown type is passed on, so that the model refuses it by name.
-  out_.strings.push_back(std::make_unique<std::string>(type));
-  LODE_RETURN_IF_ERROR(Put("rope.scaling.type", std::string_view(*out_.strings.back())));
+  LODE_RETURN_IF_ERROR(Put("rope.scaling.type", Keep(type)));
   if (type == "none") return OkStatus();
   LODE_RETURN_IF_ERROR(CopyFloat(rope + "factor", "rope.scaling.factor"));
   LODE_RETURN_IF_ERROR(CopyFloat(rope + "low_freq_factor", "rope.scaling.low_freq_factor"));
@@ -347,7 +351,7 @@ Status Translator::TranslateAttention() {
        {"attention_implementation", "attn_implementation", "_attn_implementation"}) {
     if (!in().Has(key)) continue;
     LODE_ASSIGN_OR_RETURN(const std::string_view name, in().GetString(key));
-    return out_.metadata.Add("lode.attention_implementation", std::string(name));
+    return out_.metadata.Add("lode.attention_implementation", Keep(name));
   }
   return OkStatus();
 }

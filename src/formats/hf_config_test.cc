@@ -276,8 +276,11 @@ TEST(HfConfigTest, NamesTheAttention) {
   constexpr std::string_view kKey = "lode.attention_implementation";
   EXPECT_FALSE(Translate(With(kQwen2, "")).metadata.Has(kKey));
   for (const std::string key : {"attention_implementation", "attn_implementation"}) {
-    const HfConfig config = Translate(With(kQwen2, "\"" + key + "\":\"csa_hca\""));
-    EXPECT_EQ(config.metadata.GetString(kKey).value(), "csa_hca") << key;
+    // Short strings lie elsewhere than long ones.
+    for (const std::string name : {"csa_hca", "an implementation with a name of some length"}) {
+      const HfConfig config = Translate(With(kQwen2, "\"" + key + "\":\"" + name + "\""));
+      EXPECT_EQ(config.metadata.GetString(kKey).value(), name) << key;
+    }
   }
 }
 

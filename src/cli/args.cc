@@ -182,8 +182,8 @@ void Args::Real(std::string_view names, std::string_view meta, float* target,
 }
 
 void Args::Custom(std::string_view names, std::string_view meta, std::string_view help,
-                  std::function<Status(std::string_view)> set) {
-  Add(names, meta, help, "", std::move(set));
+                  std::function<Status(std::string_view)> set, std::string default_text) {
+  Add(names, meta, help, std::move(default_text), std::move(set));
 }
 
 void Args::Positional(std::string_view meta, std::string* target, bool required,

@@ -47,9 +47,9 @@ class Args {
   void Ints(std::string_view names, std::string_view meta, std::vector<int64_t>* target,
             IntRange range, std::string_view help);
   void Real(std::string_view names, std::string_view meta, float* target, std::string_view help);
-  // An option whose value `set` checks and stores.
+  // An option whose value `set` checks and stores; default_text is shown by help.
   void Custom(std::string_view names, std::string_view meta, std::string_view help,
-              std::function<Status(std::string_view)> set);
+              std::function<Status(std::string_view)> set, std::string default_text = "");
   // The n-th word that is no option. Required ones come before others.
   void Positional(std::string_view meta, std::string* target, bool required, std::string_view help);
   // Options declared from here on are listed under this heading.

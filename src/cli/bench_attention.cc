@@ -453,7 +453,7 @@ Status RunBenchAttention(Console& console, AttentionBenchOptions options) {
   options.tile_from = std::min(options.tile_from, deepest);
   options.model.attention = "flash";
   // One token in hundreds is audited, and few are timed here.
-  options.model.audit_interval = 0;
+  options.model.sparse.audit_interval = 0;
   LODE_ASSIGN_OR_RETURN(const auto engine, LoadEngine(console, options.model));
   LODE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens,
                         Tokenize(engine->tokenizer(), text, options.tile_from));

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "engine/configured_attention.h"
 #include "kernels/matmul.h"
 #include "kv/kv_cache.h"
 #include "models/model_config.h"

@@ -2,15 +2,17 @@
 #include "cli/model_options.h"
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <iterator>
 #include <string_view>
+#include <variant>
 #include <vector>
 
+#include "attention/sparse_parameters.h"
 #include "base/log.h"
 #include "base/topology.h"
 #include "cli/catalogue.h"
-#include "retrieval/sign_codes.h"
 
 namespace lode::cli {
 
@@ -55,27 +57,7 @@ void ModelOptions::AddTo(Args& args) {
             "instead of softmax); default: as the model's configuration says, else flash.");
   args.Text("--prefill-attention", "NAME", &prefill_attention,
             "Another one for the prompt; default: the same.");
-  args.Int("--csa-top-k", "N", &csa_top_k, {.min = 0, .max = int64_t{1} << 40},
-           "csa_hca: keys read exactly besides the newest and the first, at least.");
-  args.Real("--csa-max-unread", "X", &csa_max_unread,
-            "csa_hca: read more, up to 8 times as many, until summaries carry no more than this "
-            "share of the attention; 0: never.");
-  args.Int("--csa-scan-tokens", "N", &csa_scan_tokens, {.min = 0, .max = int64_t{1} << 40},
-           "csa_hca: tokens whose codes are looked at, in the most promising parts of the text; 0: "
-           "all.");
-  args.Int("--audit-interval", "N", &audit_interval, {.min = 0, .max = int64_t{1} << 40},
-           "csa_hca: every N tokens one head is compared with exact attention; 0: never.");
-  args.Int("--hca-window", "N", &hca_window, {.min = 1, .max = int64_t{1} << 40},
-           "csa_hca: newest tokens that are always read.");
-  args.Text("--hca-summary", "KIND", &summaries,
-            "csa_hca: what stands for keys that are not read: mean, or none.");
-  args.Text("--csa-index", "KIND", &page_scores,
-            "csa_hca: what ranks keys: codes, or to compare with means, exact (slow), hamming or "
-            "buckets (both by random sign bits).");
-  args.Int("--csa-hash-dim", "N", &csa_hash_dim, {},
-           "csa_hca by hamming or buckets: bits of a key, 32, 64 or 128.");
-  args.Int("--csa-seed", "N", &csa_seed, {.min = 0},
-           "csa_hca by hamming or buckets: seed of the random matrix; 0: taken from the model.");
+  AddSparse(args);
   args.Text(
       "--calibration", "FILE", &calibration,
       "csa_hca: made by `lode calibrate`; default: one of the program's own, else made at first "
@@ -106,12 +88,55 @@ void ModelOptions::AddTo(Args& args) {
 
 namespace {
 
-// Names of SparseOptions::Scores, in its order.
-constexpr std::string_view kPageScores[] = {"codes", "means", "exact", "hamming", "buckets"};
+// A value as Args shows it.
+struct AsText {
+  std::string operator()(int64_t number) const { return std::to_string(number); }
+  std::string operator()(double number) const {
+    char buffer[48];
+    return {buffer, std::to_chars(buffer, buffer + sizeof(buffer), number).ptr};
+  }
+  std::string operator()(std::string_view word) const { return std::string(word); }
+};
+
+// A value of the same kind as `like`.
+Result<SparseValue> ParseLike(const SparseValue& like, std::string_view text) {
+  if (std::holds_alternative<int64_t>(like)) {
+    LODE_ASSIGN_OR_RETURN(const int64_t number, ParseInteger(text, {}));
+    return SparseValue(number);
+  }
+  if (std::holds_alternative<double>(like)) {
+    LODE_ASSIGN_OR_RETURN(const float number, ParseReal(text));
+    return SparseValue(double{number});
+  }
+  return SparseValue(text);
+}
+
 // Names of log levels, least important first, as LogLevel counts them.
 constexpr std::string_view kLogLevels[] = {"debug", "info", "warning", "error"};
 
 }  // namespace
+
+void ModelOptions::AddSparse(Args& args) {
+  for (const SparseParameter& parameter : SparseParameters()) {
+    std::string option = "--" + std::string(parameter.name);
+    std::ranges::replace(option, '_', '-');
+    const SparseValue value = parameter.get(sparse);
+    args.Custom(
+        option, parameter.meta, "csa_hca: " + std::string(parameter.help),
+        [this, &parameter, value](std::string_view text) -> Status {
+          const Result<SparseValue> parsed = ParseLike(value, text);
+          if (parsed.ok() && parameter.set(*parsed, sparse)) {
+            sparse_given.emplace(parameter.name);
+            return OkStatus();
+          }
+          return InvalidArgumentError("expected " + std::string(parameter.expected) + ", found '" +
+                                      std::string(text) + "'");
+        },
+        std::visit(AsText(), value));
+  }
+  args.Int("--audit-interval", "N", &sparse.audit_interval, {.min = 0, .max = int64_t{1} << 40},
+           "csa_hca: every N tokens one head is compared with exact attention; 0: never.");
+}
 
 Result<EngineOptions> ModelOptions::Resolve() const {
   EngineOptions options;
@@ -139,33 +164,8 @@ Result<EngineOptions> ModelOptions::Resolve() const {
     return InvalidArgumentError(
         "--memory-utilization and --kv-cache-memory-bytes: expected only one");
   }
-  if (summaries != "mean" && summaries != "none") {
-    return InvalidArgumentError("--hca-summary: expected mean or none, found '" + summaries + "'");
-  }
-  const auto kind = std::ranges::find(kPageScores, page_scores);
-  if (kind == std::end(kPageScores)) {
-    return InvalidArgumentError(
-        "--csa-index: expected codes, means, exact, hamming or buckets, found '" + page_scores +
-        "'");
-  }
-  if (!SignCodes::IsNumBits(csa_hash_dim)) {
-    return InvalidArgumentError("--csa-hash-dim: expected 32, 64 or 128, found " +
-                                std::to_string(csa_hash_dim));
-  }
-  // Written so that NaN is refused.
-  if (!(csa_max_unread >= 0.0f && csa_max_unread <= 1.0f)) {
-    return InvalidArgumentError("--csa-max-unread: expected a share from 0 to 1, found " +
-                                std::to_string(csa_max_unread));
-  }
-  options.sparse = {.top_k = csa_top_k,
-                    .max_unread = csa_max_unread,
-                    .window = hca_window,
-                    .summaries = summaries == "mean",
-                    .scan_tokens = csa_scan_tokens,
-                    .scores = static_cast<SparseOptions::Scores>(kind - std::begin(kPageScores)),
-                    .hash_dim = csa_hash_dim,
-                    .seed = static_cast<uint64_t>(csa_seed),
-                    .audit_interval = audit_interval};
+  options.sparse = sparse;
+  options.sparse_given = sparse_given;
   options.calibration_path = calibration;
   options.calibration_folder = CacheFolder() + "/calibrations";
   options.block_size = block_size;

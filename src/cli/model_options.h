@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "base/status.h"
@@ -26,15 +27,8 @@ struct ModelOptions {
   std::string attention;
   std::string prefill_attention;
   std::string calibration;
-  std::string summaries = "mean";
-  std::string page_scores = "codes";
-  int64_t csa_hash_dim = SparseOptions{}.hash_dim;
-  int64_t csa_seed = 0;
-  int64_t csa_top_k = SparseOptions{}.top_k;
-  float csa_max_unread = static_cast<float>(SparseOptions{}.max_unread);
-  int64_t csa_scan_tokens = SparseOptions{}.scan_tokens;
-  int64_t audit_interval = 256;
-  int64_t hca_window = SparseOptions{}.window;
+  SparseOptions sparse = {.audit_interval = 256};
+  std::set<std::string, std::less<>> sparse_given;  // parameters on the command line
   std::string activations = "int8";
   float rope_factor = 0.0f;
   int64_t block_size = BlockPlan::kDefaultBlockSize;
@@ -50,6 +44,9 @@ struct ModelOptions {
   void AddTo(Args& args);
   // Finds the model and checks every value.
   Result<EngineOptions> Resolve() const;
+
+ private:
+  void AddSparse(Args& args);
 };
 
 // Loads the engine. With --verbose, and when a quota lowers the number of threads, says why that

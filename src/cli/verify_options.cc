@@ -27,7 +27,7 @@ std::vector<std::string> SplitAtCommas(const std::string& text) {
 void VerifyOptions::AddTo(Args& args) {
   model.context = 8192;
   model.attention = "csa_hca";
-  model.audit_interval = 1;
+  model.sparse.audit_interval = 1;
   model.AddTo(args);
   args.Group("Verification");
   args.Text("-f, --file", "PATH", &file,

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/topology.h"
 #include "engine/calibrate.h"
+#include "engine/configured_attention.h"
 #include "engine/kv_choice.h"
 #include "engine/stop_filter.h"
 #include "engine/tiled_context.h"
@@ -20,9 +21,6 @@ namespace lode {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// The model's own choice of attention, in its metadata.
-constexpr std::string_view kAttentionKey = "lode.attention_implementation";
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -72,16 +70,6 @@ Result<int64_t> KvBudget(const EngineOptions& options, const MemoryBudget& befor
 }
 
 }  // namespace
-
-Result<std::string> AttentionOf(const WeightSource& source, const EngineOptions& options) {
-  if (!options.attention.empty()) {
-    LODE_RETURN_IF_ERROR(CheckAttentionName(options.attention));
-    return options.attention;
-  }
-  LODE_ASSIGN_OR_RETURN(std::string name, source.metadata().GetStringOr(kAttentionKey, "flash"));
-  LODE_RETURN_IF_ERROR(CheckAttentionName(name).WithContext(options.model_path));
-  return name;
-}
 
 struct Engine::Impl {
   EngineOptions options;
@@ -229,6 +217,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   }
   LODE_ASSIGN_OR_RETURN(impl->source, OpenWeights(options.model_path));
   LODE_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(*impl->source));
+  LODE_ASSIGN_OR_RETURN(impl->options.sparse, SparseOptionsOf(*impl->source, options));
+  WarnOfUnknownSparseKeys(impl->source->metadata());
   if (impl->options.num_threads == 0) {
     const ThreadBudget budget = UsableThreads();
     impl->options.num_threads = budget.threads;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,8 +35,11 @@ struct EngineOptions {
   std::string attention;
   std::string prefill_attention;  // of steps of several tokens; empty: the same
   // For csa_hca: what it reads, and the calibration of its key codes. Without a path the one of the
-  // folder is used, or one is made from a built-in text (seconds) and kept there.
+  // folder is used, or one is made from a built-in text (seconds) and kept there. What the model's
+  // configuration says of a parameter of csa_hca wins over `sparse`, unless its name is in
+  // sparse_given (configured_attention.h).
   SparseOptions sparse;
+  std::set<std::string, std::less<>> sparse_given;
   std::string calibration_path;
   std::string calibration_folder;
   kernels::ActivationType activations = kernels::ActivationType::kInt8;
@@ -82,10 +86,6 @@ struct GenerateResult {
   double decode_seconds = 0.0;  // of all but the first generated token
   AttentionCounters attention;  // of this request
 };
-
-// The attention that options or else the model's own configuration name. InvalidArgument names the
-// file and lists the known ones.
-Result<std::string> AttentionOf(const WeightSource& source, const EngineOptions& options);
 
 class Engine {
  public:

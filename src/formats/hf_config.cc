@@ -345,8 +345,15 @@ Status Translator::TranslateGemma3() {
   return CopyFloat(Key("final_logit_softcapping"), "final_logit_softcapping");
 }
 
-// How attention is computed, as configurations of other engines name it too.
+// How attention is computed: the implementation, as configurations of other engines name it too,
+// and the parameters of sparse attention, as they stand. Whoever builds the attention checks them.
 Status Translator::TranslateAttention() {
+  for (const auto& [key, value] : in().values()) {
+    if (!key.starts_with("csa_") && !key.starts_with("hca_") && key != "use_hca") continue;
+    const auto* text = std::get_if<std::string_view>(&value);
+    LODE_RETURN_IF_ERROR(
+        out_.metadata.Add("lode." + key, text != nullptr ? MetadataValue(Keep(*text)) : value));
+  }
   for (const std::string_view key :
        {"attention_implementation", "attn_implementation", "_attn_implementation"}) {
     if (!in().Has(key)) continue;

@@ -284,6 +284,18 @@ TEST(HfConfigTest, NamesTheAttention) {
   }
 }
 
+TEST(HfConfigTest, PassesOnTheParametersOfSparseAttention) {
+  const HfConfig config = Translate(With(kQwen2, R"("csa_top_k":128,"csa_max_unread":0.25,
+      "csa_index":"buckets","hca_window":null,"hca_new":[1,2],"use_hca":false,"top_k":3)"));
+  EXPECT_EQ(config.metadata.GetInt("lode.csa_top_k", 0, 999).value(), 128);
+  EXPECT_EQ(config.metadata.GetFloat("lode.csa_max_unread").value(), 0.25);
+  EXPECT_EQ(config.metadata.GetString("lode.csa_index").value(), "buckets");
+  EXPECT_FALSE(config.metadata.Has("lode.hca_window"));
+  EXPECT_EQ(config.metadata.GetInts("lode.hca_new").value()->size(), 2u);
+  EXPECT_FALSE(config.metadata.GetBool("lode.use_hca").value());
+  EXPECT_FALSE(config.metadata.Has("lode.top_k"));
+}
+
 TEST(HfNamesTest, TranslatesEveryKind) {
   const auto plain = [](std::string_view name) { return CanonicalTensorName("qwen3", name); };
   const auto gemma = [](std::string_view name) { return CanonicalTensorName("gemma3", name); };

@@ -12,7 +12,6 @@
 namespace lode {
 namespace {
 
-// What is stored, for messages: "integer 513", "string '513'", "array of 3 strings".
 struct Describe {
   std::string operator()(bool v) const { return fmt::format("bool {}", v); }
   std::string operator()(int64_t v) const { return fmt::format("integer {}", v); }
@@ -41,7 +40,7 @@ Status Missing(const Metadata& metadata, std::string_view key) {
 Status WrongType(const Metadata& metadata, std::string_view key, std::string_view expected,
                  const MetadataValue& found) {
   return CorruptionError(fmt::format("{}: expected {}, found {}", Where(metadata, key), expected,
-                                     std::visit(Describe(), found)));
+                                     DescribeValue(found)));
 }
 
 // The value of exactly type T. Numbers are not converted to each other.
@@ -56,6 +55,10 @@ Result<const T*> GetExactly(const Metadata& metadata, std::string_view key,
 }
 
 }  // namespace
+
+std::string DescribeValue(const MetadataValue& value) {
+  return std::visit(Describe(), value);
+}
 
 Status Metadata::Add(std::string key, MetadataValue value) {
   const auto [it, inserted] = values_.try_emplace(std::move(key), std::move(value));

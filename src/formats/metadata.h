@@ -24,6 +24,9 @@ using MetadataValue =
     std::variant<bool, int64_t, uint64_t, double, std::string_view, std::vector<int64_t>,
                  std::vector<double>, std::vector<std::string_view>>;
 
+// What is stored, for messages: "integer 513", "string '513'", "array of 3 strings".
+std::string DescribeValue(const MetadataValue& value);
+
 class Metadata {
  public:
   // `origin` names the file in error messages.

@@ -174,6 +174,35 @@ class SparseAttentionTest(unittest.TestCase):
             self.assertEqual(everything["token_ids"], exact["token_ids"])
             self.assertNotIn("keys_read_share", exact)
 
+    def test_flags_win_over_the_configuration(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(folder) / "model"
+            shutil.copytree(ROOT / QWEN, model)
+            config = json.loads((model / "config.json").read_text())
+
+            def run(settings, *flags):
+                (model / "config.json").write_text(json.dumps({**config, **settings}))
+                return lode("run", "-m", model, "-p", self.TEXT, "-n", 1, "--json", *flags,
+                            env=environment(XDG_CACHE_HOME=folder))
+
+            settings = {"attention_implementation": "csa_hca", "csa_top_k": 64, "hca_window": 64,
+                        "csa_max_unread": 0, "use_hca": False}
+            configured = json.loads(run(settings).stdout)
+            self.assertLess(configured["keys_read_share"], 1)
+            self.assertEqual(configured["unread_mass_share"], 0)
+            more = json.loads(run(settings, "--csa-top-k", 128, "--hca-summary", "mean").stdout)
+            self.assertGreater(more["keys_read_share"], configured["keys_read_share"])
+            self.assertGreater(more["unread_mass_share"], 0)
+            for wrong, found in (({"csa_index": "hash"}, "string 'hash'"),
+                                 ({"csa_top_k": -1}, "integer -1"),
+                                 ({"csa_max_unread": 2}, "integer 2")):
+                refused = run(wrong)
+                self.assertEqual(refused.returncode, 4, refused.stderr)
+                for text in (str(model), *wrong, "expected", found):
+                    self.assertIn(text, refused.stderr)
+            self.assertEqual(run({"csa_index": "hash"}, "--csa-index", "means").returncode, 0)
+            self.assertIn("csa_topk", run({"csa_topk": 1}).stderr)
+
     def test_calibrate(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "made")

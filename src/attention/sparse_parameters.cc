@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/sparse_parameters.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "retrieval/sign_codes.h"
+
+namespace lode {
+namespace {
+
+using Scores = SparseOptions::Scores;
+
+constexpr int64_t kMostTokens = int64_t{1} << 40;
+// Names of Scores, in its order.
+constexpr std::string_view kScores[] = {"codes", "means", "exact", "hamming", "buckets"};
+
+bool SetTokens(const SparseValue& value, int64_t least, int64_t& target) {
+  const int64_t* number = std::get_if<int64_t>(&value);
+  if (number == nullptr || *number < least || *number > kMostTokens) return false;
+  target = *number;
+  return true;
+}
+
+bool SetMaxUnread(const SparseValue& value, SparseOptions& options) {
+  double share = -1.0;
+  if (const double* number = std::get_if<double>(&value)) share = *number;
+  if (const int64_t* number = std::get_if<int64_t>(&value)) share = static_cast<double>(*number);
+  if (!(share >= 0.0 && share <= 1.0)) return false;  // written so that NaN is refused
+  options.max_unread = share;
+  return true;
+}
+
+bool SetScores(const SparseValue& value, SparseOptions& options) {
+  const std::string_view* word = std::get_if<std::string_view>(&value);
+  if (word == nullptr) return false;
+  const auto* const found = std::ranges::find(kScores, *word);
+  if (found == std::end(kScores)) return false;
+  options.scores = static_cast<Scores>(found - std::begin(kScores));
+  return true;
+}
+
+bool SetHashDim(const SparseValue& value, SparseOptions& options) {
+  const int64_t* bits = std::get_if<int64_t>(&value);
+  if (bits == nullptr || !SignCodes::IsNumBits(*bits)) return false;
+  options.hash_dim = *bits;
+  return true;
+}
+
+bool SetSeed(const SparseValue& value, SparseOptions& options) {
+  const int64_t* seed = std::get_if<int64_t>(&value);
+  if (seed == nullptr || *seed < 0) return false;
+  options.seed = static_cast<uint64_t>(*seed);
+  return true;
+}
+
+bool SetSummary(const SparseValue& value, SparseOptions& options) {
+  const std::string_view* word = std::get_if<std::string_view>(&value);
+  if (word == nullptr || (*word != "mean" && *word != "none")) return false;
+  options.summaries = *word == "mean";
+  return true;
+}
+
+constexpr SparseParameter kParameters[] = {
+    {"csa_top_k", "N", "an integer from 0 to 2^40",
+     "keys read exactly besides the newest and the first, at least.",
+     [](const SparseOptions& options) -> SparseValue { return options.top_k; },
+     [](const SparseValue& value, SparseOptions& options) {
+       return SetTokens(value, 0, options.top_k);
+     }},
+    {"csa_max_unread", "X", "a share from 0 to 1",
+     "read more, up to 8 times as many, until summaries carry no more than this share of the "
+     "attention; 0: never.",
+     [](const SparseOptions& options) -> SparseValue { return options.max_unread; }, SetMaxUnread},
+    {"csa_scan_tokens", "N", "an integer from 0 to 2^40",
+     "tokens whose codes are looked at, in the most promising parts of the text; 0: all.",
+     [](const SparseOptions& options) -> SparseValue { return options.scan_tokens; },
+     [](const SparseValue& value, SparseOptions& options) {
+       return SetTokens(value, 0, options.scan_tokens);
+     }},
+    {"csa_index", "KIND", "codes, means, exact, hamming or buckets",
+     "what ranks keys: codes, or to compare with means, exact (slow), hamming or buckets (both by "
+     "random sign bits).",
+     [](const SparseOptions& options) -> SparseValue {
+       return kScores[static_cast<size_t>(options.scores)];
+     },
+     SetScores},
+    {"csa_hash_dim", "N", "32, 64 or 128", "by hamming or buckets: bits of a key, 32, 64 or 128.",
+     [](const SparseOptions& options) -> SparseValue { return options.hash_dim; }, SetHashDim},
+    {"csa_seed", "N", "an integer of at least 0",
+     "by hamming or buckets: seed of the random matrix; 0: taken from the model.",
+     [](const SparseOptions& options) -> SparseValue {
+       return static_cast<int64_t>(options.seed & uint64_t{std::numeric_limits<int64_t>::max()});
+     },
+     SetSeed},
+    {"hca_window", "N", "an integer from 1 to 2^40", "newest tokens that are always read.",
+     [](const SparseOptions& options) -> SparseValue { return options.window; },
+     [](const SparseValue& value, SparseOptions& options) {
+       return SetTokens(value, 1, options.window);
+     }},
+    {"hca_summary", "KIND", "mean or none",
+     "what stands for keys that are not read: mean, or none.",
+     [](const SparseOptions& options) -> SparseValue {
+       return std::string_view(options.summaries ? "mean" : "none");
+     },
+     SetSummary},
+};
+
+}  // namespace
+
+std::span<const SparseParameter> SparseParameters() {
+  return kParameters;
+}
+
+}  // namespace lode

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// SparseParameters: what a user or a model's configuration may set of csa_hca (SparseOptions), one
+// table for command-line options and configuration keys.
+#ifndef LODE_ATTENTION_SPARSE_PARAMETERS_H_
+#define LODE_ATTENTION_SPARSE_PARAMETERS_H_
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <variant>
+
+#include "attention/attention.h"
+
+namespace lode {
+
+// A number or a word, as it was written.
+using SparseValue = std::variant<int64_t, double, std::string_view>;
+
+struct SparseParameter {
+  std::string_view name;      // the key in a configuration; --csa-top-k is csa_top_k
+  std::string_view meta;      // of the value, for help: "N"
+  std::string_view expected;  // of a value, for messages: "an integer of at least 0"
+  std::string_view help;
+  // The value in `options`; which of the three kinds it is depends on the parameter alone.
+  SparseValue (*get)(const SparseOptions& options);
+  // False: the value is not what is expected, and `options` are as they were.
+  bool (*set)(const SparseValue& value, SparseOptions& options);
+};
+
+std::span<const SparseParameter> SparseParameters();
+
+}  // namespace lode
+
+#endif  // LODE_ATTENTION_SPARSE_PARAMETERS_H_

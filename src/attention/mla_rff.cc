@@ -235,6 +235,11 @@ void RandomFourierFeatures::Map(const float* x, int64_t stride, float root_scale
   for (int64_t j = 0; j < n; ++j) out[j] = size * std::cos(out[j]);
 }
 
+int64_t MlaRffStateBytes(const RffOptions& options, int64_t head_dim) {
+  constexpr int64_t kSums = sizeof(HeadState) / sizeof(FeatureSums);
+  return kSums * options.d_proj * (head_dim + 1) * int64_t{sizeof(double)};
+}
+
 std::unique_ptr<Attention> CreateMlaRffAttention(const RffOptions& options) {
   LODE_CHECK(options.d_proj >= 1);
   return std::make_unique<MlaRffAttention>(options);

@@ -35,6 +35,9 @@ class RandomFourierFeatures {
  public:
   RandomFourierFeatures(int64_t head_dim, const RffOptions& options);
 
+  static int64_t BytesFor(const RffOptions& options, int64_t head_dim) {
+    return options.d_proj * (head_dim + 1) * int64_t{sizeof(float)};
+  }
   int64_t head_dim() const { return head_dim_; }
   int64_t d_proj() const { return static_cast<int64_t>(phases_.size()); }
   std::span<const float> frequencies() const { return frequencies_; }  // [head_dim][d_proj]
@@ -55,6 +58,9 @@ class RandomFourierFeatures {
 // same in all calls. Cost per token and head: 2 head_dim * d_proj MACs, however many keys there
 // are. Precondition: options.d_proj >= 1.
 std::unique_ptr<Attention> CreateMlaRffAttention(const RffOptions& options);
+
+// What it keeps per layer and KV head of a sequence, however long, at most.
+int64_t MlaRffStateBytes(const RffOptions& options, int64_t head_dim);
 
 }  // namespace lode
 

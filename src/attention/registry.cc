@@ -8,7 +8,9 @@
 #include "attention/csa_hca.h"
 #include "attention/eager.h"
 #include "attention/flash.h"
+#include "attention/index_bytes.h"
 #include "attention/mla_rff.h"
+#include "attention/sparse_index.h"
 
 namespace lode {
 namespace {
@@ -16,6 +18,8 @@ namespace {
 struct Entry {
   std::string_view name;
   Result<std::unique_ptr<Attention>> (*create)(const AttentionContext& context);
+  // As IndexBytes; null: keeps nothing.
+  int64_t (*index_bytes)(const AttentionContext& context, const IndexShape& shape) = nullptr;
 };
 
 constexpr std::array<Entry, 4> kEntries = {{
@@ -34,6 +38,10 @@ constexpr std::array<Entry, 4> kEntries = {{
                                      std::to_string(context.rff.d_proj));
        }
        return CreateMlaRffAttention(context.rff);
+     },
+     [](const AttentionContext& context, const IndexShape& shape) {
+       return RandomFourierFeatures::BytesFor(context.rff, shape.head_dim) +
+              shape.num_layers * shape.num_kv_heads * MlaRffStateBytes(context.rff, shape.head_dim);
      }},
     {"csa_hca",
      [](const AttentionContext& context) -> Result<std::unique_ptr<Attention>> {
@@ -41,6 +49,10 @@ constexpr std::array<Entry, 4> kEntries = {{
          return InvalidArgumentError("csa_hca needs a calibration of the model");
        }
        return CreateCsaHcaAttention(context.sparse, context.calibration);
+     },
+     [](const AttentionContext& context, const IndexShape& shape) {
+       return (shape.num_layers - shape.sliding_layers) * shape.num_kv_heads *
+              SparseIndex::BytesFor(context.sparse, shape.head_dim, shape.tokens);
      }},
 }};
 
@@ -107,6 +119,13 @@ std::vector<std::string> AttentionNames() {
 
 bool NeedsCalibration(std::string_view name) {
   return name == "csa_hca";
+}
+
+int64_t IndexBytes(std::string_view name, const AttentionContext& context,
+                   const IndexShape& shape) {
+  const Entry* entry = Find(name);
+  LODE_CHECK(entry != nullptr);
+  return entry->index_bytes == nullptr ? 0 : entry->index_bytes(context, shape);
 }
 
 Status CheckAttentionName(std::string_view name) {

@@ -13,6 +13,10 @@ namespace {
 
 using Scores = SparseOptions::Scores;
 
+bool IsBySigns(const SparseOptions& options) {
+  return options.scores == Scores::kHamming || options.scores == Scores::kBuckets;
+}
+
 SignOptions SignOptionsOf(const SparseOptions& options, const ModelFingerprint& fingerprint) {
   uint64_t seed = options.seed;
   for (size_t i = 0; options.seed == 0 && i < sizeof(seed); ++i) {
@@ -28,18 +32,23 @@ SignOptions SignOptionsOf(const SparseOptions& options, const ModelFingerprint& 
 
 SparseIndex::SparseIndex(const Calibration& calibration, const SparseOptions& options)
     : num_kv_heads_(calibration.num_kv_heads()) {
-  const bool by_signs = options.scores == Scores::kHamming || options.scores == Scores::kBuckets;
   const SignOptions signs = SignOptionsOf(options, calibration.fingerprint());
   for (int64_t layer = 0; layer < calibration.num_layers(); ++layer) {
     for (int64_t head = 0; head < num_kv_heads_; ++head) {
       const HeadProjection* projection = calibration.Find(layer, head);
       heads_.push_back(projection == nullptr ? nullptr : std::make_unique<PageIndex>(projection));
-      if (!by_signs) continue;
+      if (!IsBySigns(options)) continue;
       signs_.push_back(projection == nullptr
                            ? nullptr
                            : std::make_unique<SignCodes>(calibration.head_dim(), signs));
     }
   }
+}
+
+int64_t SparseIndex::BytesFor(const SparseOptions& options, int64_t head_dim, int64_t tokens) {
+  const int64_t signs =
+      IsBySigns(options) ? SignCodes::BytesFor(head_dim, options.hash_dim, tokens) : 0;
+  return PageIndex::BytesFor(head_dim, tokens) + signs;
 }
 
 void SparseIndex::Truncate(int64_t length) {

@@ -20,6 +20,8 @@ class SparseIndex {
  public:
   // Keeps a reference to `calibration`.
   explicit SparseIndex(const Calibration& calibration, const SparseOptions& options = {});
+  // What one layer and KV head takes, slack of growth left aside.
+  static int64_t BytesFor(const SparseOptions& options, int64_t head_dim, int64_t tokens);
 
   // Whether the layer has projections.
   bool Covers(int32_t layer) const { return Get(layer, 0) != nullptr; }

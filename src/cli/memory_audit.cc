@@ -6,25 +6,8 @@
 
 #include "offline/fidelity.h"
 #include "offline/scoped_attention.h"
-#include "retrieval/page_index.h"
 
 namespace lode::cli {
-namespace {
-
-// Of the whole pages of so many tokens, in all layers and heads that have a projection.
-int64_t IndexBytes(const Calibration& calibration, int64_t tokens) {
-  int64_t bytes = 0;
-  for (int64_t layer = 0; layer < calibration.num_layers(); ++layer) {
-    for (int64_t head = 0; head < calibration.num_kv_heads(); ++head) {
-      const HeadProjection* projection = calibration.Find(layer, head);
-      if (projection != nullptr) bytes += PageIndex::BytesFor(projection->head_dim(), tokens);
-    }
-  }
-  return bytes;
-}
-
-}  // namespace
-
 Result<MemoryAudit> AuditMemory(Engine& engine, std::span<const TokenId> tokens,
                                 const std::vector<std::string>& attentions,
                                 const MemoryAtLoad& at_load, ProgressCallback on_progress) {
@@ -53,15 +36,20 @@ Result<MemoryAudit> AuditMemory(Engine& engine, std::span<const TokenId> tokens,
   EngineOptions planned = engine.options();
   planned.context_len = audit.tokens;
   LODE_ASSIGN_OR_RETURN(audit.plan, PlanMemory(engine.source(), planned));
+  const ModelConfig& config = engine.model().config();
+  const SparseOptions& sparse = engine.options().sparse;
   for (size_t i = 0; i < attentions.size(); ++i) {
     const int64_t before = ReadResidentMemory().anonymous_bytes;
     const ScopedAttention in_use(engine, std::move(tested[i]));
     LODE_RETURN_IF_ERROR(progress.Append(engine, tokens.last(1)));
     MemoryAudit::Growth growth = {.attention = attentions[i]};
     growth.resident_bytes = ReadResidentMemory().anonymous_bytes - before;
-    if (NeedsCalibration(growth.attention)) {
-      LODE_ASSIGN_OR_RETURN(const auto calibration, engine.FindCalibration());
-      growth.index_bytes = IndexBytes(*calibration, audit.tokens);
+    growth.index_bytes = PlanIndex(growth.attention, config, sparse, audit.tokens);
+    if (NeedsCalibration(growth.attention) && sparse.scores == SparseOptions::Scores::kBuckets) {
+      audit.index_graph = IndexGraph::Of({.tokens = audit.tokens,
+                                          .num_layers = config.num_layers,
+                                          .num_kv_heads = config.num_kv_heads,
+                                          .head_dim = config.head_dim});
     }
     audit.attentions.push_back(std::move(growth));
     engine.Truncate(audit.tokens);

@@ -5,6 +5,7 @@
 #define LODE_CLI_MEMORY_AUDIT_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "cli/memory_plan.h"
 #include "engine/engine.h"
 #include "offline/progress.h"
+#include "retrieval/index_graph.h"
 
 namespace lode::cli {
 
@@ -31,12 +33,14 @@ struct MemoryAudit {
   // Per attention.
   struct Growth {
     std::string attention;
-    int64_t index_bytes = 0;  // means and codes of the pages of the prompt, as they are laid out
+    int64_t index_bytes = 0;  // what it keeps of the prompt, as it is laid out
     // What its first step behind the prompt added: its index and buffers, less what fits into
     // memory that was used and given back before.
     int64_t resident_bytes = 0;
   };
   std::vector<Growth> attentions;
+  // Of so many tokens, where text 1's buckets rank pages.
+  std::optional<IndexGraph> index_graph;
 
   // Share by which the plan is above what was measured with the prompt in the cache.
   double plan_error() const {

@@ -6,12 +6,12 @@
 #include <limits>
 #include <vector>
 
+#include "attention/index_bytes.h"
 #include "engine/configured_attention.h"
 #include "kernels/matmul.h"
 #include "kv/kv_cache.h"
-#include "models/model_config.h"
 #include "models/projection.h"
-#include "retrieval/page_index.h"
+#include "retrieval/projection.h"
 
 namespace lode::cli {
 namespace {
@@ -51,19 +51,23 @@ int64_t ActivationBytes(const ModelConfig& config, const EngineOptions& options,
          config.vocab_size * static_cast<int64_t>(sizeof(float));
 }
 
-// As csa_hca keeps for every layer that does not slide.
-Result<int64_t> IndexBytes(const WeightSource& source, const ModelConfig& config,
-                           const EngineOptions& options, int64_t context) {
-  bool sparse = false;
+// Of the attentions of decode steps and of prefill, and their calibration.
+Result<int64_t> IndexBytesOf(const WeightSource& source, const ModelConfig& config,
+                             const EngineOptions& options, int64_t context) {
+  LODE_ASSIGN_OR_RETURN(const SparseOptions sparse, SparseOptionsOf(source, options));
   LODE_ASSIGN_OR_RETURN(const std::string name, AttentionOf(source, options));
-  for (const std::string& phase : {name, options.prefill_attention}) {
-    sparse = sparse || NeedsCalibration(phase);
+  int64_t bytes = PlanIndex(name, config, sparse, context);
+  bool calibrated = NeedsCalibration(name);
+  const std::string& prefill = options.prefill_attention;
+  if (!prefill.empty() && prefill != name) {
+    LODE_RETURN_IF_ERROR(CheckAttentionName(prefill));
+    bytes += PlanIndex(prefill, config, sparse, context);
+    calibrated = calibrated || NeedsCalibration(prefill);
   }
-  if (!sparse) return int64_t{0};
   const int64_t layers = std::ranges::count(config.layer_slides, false);
-  return layers * config.num_kv_heads *
-         (PageIndex::BytesFor(config.head_dim, context) +
-          HeadProjection::BytesFor(config.head_dim));
+  return bytes + (calibrated
+                      ? layers * config.num_kv_heads * HeadProjection::BytesFor(config.head_dim)
+                      : 0);
 }
 
 int64_t TokenizerBytes(const Metadata& metadata) {
@@ -102,6 +106,16 @@ int64_t MappedBytes(const WeightSource& source, int64_t context) {
 
 }  // namespace
 
+int64_t PlanIndex(std::string_view attention, const ModelConfig& config,
+                  const SparseOptions& sparse, int64_t tokens) {
+  return IndexBytes(attention, {.sparse = sparse, .calibration = nullptr},
+                    {.tokens = tokens,
+                     .num_layers = config.num_layers,
+                     .sliding_layers = std::ranges::count(config.layer_slides, true),
+                     .num_kv_heads = config.num_kv_heads,
+                     .head_dim = config.head_dim});
+}
+
 int64_t DistinctTokens(int64_t num_tokens) {
   const double estimate = 16.0 * std::sqrt(static_cast<double>(num_tokens));
   return std::min(num_tokens, static_cast<int64_t>(estimate));
@@ -123,7 +137,7 @@ Result<MemoryPlan> PlanMemory(const WeightSource& source, const EngineOptions& o
   MemoryPlan plan;
   plan.weight_bytes = PackedWeightBytes(source);
   plan.kv_bytes = KvCache::BytesFor(kv, context);
-  LODE_ASSIGN_OR_RETURN(plan.index_bytes, IndexBytes(source, config, options, context));
+  LODE_ASSIGN_OR_RETURN(plan.index_bytes, IndexBytesOf(source, config, options, context));
   plan.activation_bytes =
       ActivationBytes(config, options, std::min(context, options.prefill_chunk));
   plan.tokenizer_bytes = TokenizerBytes(source.metadata());

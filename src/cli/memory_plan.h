@@ -4,17 +4,19 @@
 #define LODE_CLI_MEMORY_PLAN_H_
 
 #include <cstdint>
+#include <string_view>
 
 #include "base/status.h"
 #include "engine/engine.h"
 #include "formats/weight_source.h"
+#include "models/model_config.h"
 
 namespace lode::cli {
 
 struct MemoryPlan {
   int64_t weight_bytes = 0;      // repacked matrices, and norms and biases
   int64_t kv_bytes = 0;          // keys and values of `context` tokens
-  int64_t index_bytes = 0;       // codes and summaries of these tokens, for csa_hca
+  int64_t index_bytes = 0;       // what the attention keeps of these tokens besides (its index)
   int64_t activation_bytes = 0;  // buffers of the largest step, logits
   int64_t tokenizer_bytes = 0;   // vocabulary tables
   int64_t program_bytes = 0;     // code, libraries, thread stacks
@@ -28,6 +30,10 @@ struct MemoryPlan {
   // The files themselves, which the system keeps cached while it has room; not part of the total.
   int64_t file_cache_bytes = 0;
 };
+
+// What an attention of this name keeps of so many tokens, calibrations left aside.
+int64_t PlanIndex(std::string_view attention, const ModelConfig& config,
+                  const SparseOptions& sparse, int64_t tokens);
 
 // Different tokens in a text of num_tokens, roughly: vocabulary grows as the square root of length
 // (Heaps' law).

@@ -84,7 +84,7 @@ std::string AsText(const PlanReport& report) {
                          : "keys and values, " + FormatCount(report.context) + " tokens in " +
                                std::string(KvDTypesName(report.kv_dtypes)),
        FormatBytes(plan.kv_bytes)},
-      {"codes and summaries of csa_hca", FormatBytes(plan.index_bytes)},
+      {"index of the attention", FormatBytes(plan.index_bytes)},
       {"activations", FormatBytes(plan.activation_bytes)},
       {"tokenizer", FormatBytes(plan.tokenizer_bytes)},
       {"program", FormatBytes(plan.program_bytes)},

@@ -26,7 +26,17 @@ void MemoryJson(const MemoryAudit& audit, JsonWriter& json) {
     json.Field("index_bytes", growth.index_bytes);
     json.Field("grown_bytes", growth.resident_bytes).EndObject();
   }
-  json.EndArray().EndObject();
+  json.EndArray();
+  if (audit.index_graph) {
+    const IndexGraph& graph = *audit.index_graph;
+    json.Key("index_graph").BeginObject().Field("buckets", graph.buckets);
+    json.Field("summaries", graph.summaries).Field("bucket_map_bytes", graph.bucket_map_bytes);
+    json.Field("summary_pointer_bytes", graph.summary_pointer_bytes);
+    json.Field("sparse_key_bytes", graph.sparse_key_bytes);
+    json.Field("summary_token_bytes", graph.summary_token_bytes);
+    json.Field("total_bytes", graph.total_bytes()).EndObject();
+  }
+  json.EndObject();
 }
 
 void FidelityJson(const FidelityReport& report, JsonWriter& json) {

@@ -49,6 +49,21 @@ std::string MemoryText(const MemoryAudit& audit) {
                  table);
 }
 
+std::string IndexGraphText(const IndexGraph& graph, int64_t tokens) {
+  const auto row = [&](const std::string& part, const std::string& type, int64_t bytes) {
+    return std::vector<std::string>{part, type, FormatBytes(bytes)};
+  };
+  return Section("Index graph as text 1 lays it out, for " + FormatCount(tokens) +
+                     " tokens: " + FormatCount(graph.buckets) + " buckets, " +
+                     FormatCount(graph.summaries) + " summaries",
+                 {{"part", "type", "bytes"},
+                  row("bucket map, per layer and KV head", "u16", graph.bucket_map_bytes),
+                  row("summary pointers", "i32", graph.summary_pointer_bytes),
+                  row("sparse keys, three per bucket", "f16", graph.sparse_key_bytes),
+                  row("summary tokens, keys and values", "f16", graph.summary_token_bytes),
+                  row("in all", "", graph.total_bytes())});
+}
+
 std::string FidelityText(const FidelityReport& report) {
   Table table = {{"attention", "prompt", "KL, mean", "KL, max", "same top-1", "perplexity",
                   "keys read", "in summaries", "missed mass", "recall@256"}};
@@ -132,6 +147,9 @@ std::string TasksText(const NeedleReport& report) {
 std::string VerifyReport::AsText() const {
   std::vector<std::string> sections;
   if (memory) sections.push_back(MemoryText(*memory));
+  if (memory && memory->index_graph) {
+    sections.push_back(IndexGraphText(*memory->index_graph, memory->tokens));
+  }
   if (fidelity) sections.push_back(FidelityText(*fidelity));
   if (outputs) sections.push_back(OutputsText(*outputs));
   if (sentences) sections.push_back(SentencesText(*sentences));

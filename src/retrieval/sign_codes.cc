@@ -41,6 +41,12 @@ int64_t SignCodes::page_bytes() const {
   return kPageTokens * words() * int64_t{sizeof(uint64_t)};
 }
 
+int64_t SignCodes::BytesFor(int64_t head_dim, int64_t bits, int64_t tokens) {
+  const int64_t codes = tokens / kPageTokens * kPageTokens * WordsOf(bits);
+  const int64_t floats = 3 * bits * head_dim + 2 * head_dim + bits;  // R and its maps; mu, sigma
+  return codes * int64_t{sizeof(uint64_t)} + floats * int64_t{sizeof(float)};
+}
+
 void SignCodes::Truncate(int64_t num_pages) {
   LODE_CHECK(num_pages >= 0 && num_pages <= num_pages_);
   num_pages_ = num_pages;
@@ -199,7 +205,7 @@ uint64_t SignCodes::BucketOf(const uint64_t* code, uint64_t num_buckets) const {
 void SignCodes::RankByBuckets(const float* queries, int64_t rows, int64_t first,
                               std::span<float> ranks) const {
   const int64_t keys = (first + static_cast<int64_t>(ranks.size())) * kPageTokens;
-  const auto num_buckets = static_cast<uint64_t>(std::max<int64_t>(1, keys / kBucketTokens));
+  const auto num_buckets = static_cast<uint64_t>(NumBuckets(keys));
   LODE_CHECK(num_buckets < uint64_t{1} << 32);
   struct Bucket {
     int64_t count = 0;

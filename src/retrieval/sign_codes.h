@@ -39,6 +39,10 @@ class SignCodes {
  public:
   static constexpr int64_t kBucketTokens = 512;  // of the text, per bucket
   static constexpr int64_t kKeysKept = 3;        // of a bucket
+  // N / kBucketTokens, at least one.
+  static constexpr int64_t NumBuckets(int64_t tokens) {
+    return tokens < 2 * kBucketTokens ? 1 : tokens / kBucketTokens;
+  }
   static constexpr bool IsNumBits(int64_t bits) { return bits == 32 || bits == 64 || bits == 128; }
 
   // Preconditions: IsNumBits(options.bits); head_dim is a multiple of 8.
@@ -47,6 +51,8 @@ class SignCodes {
   int64_t num_pages() const { return num_pages_; }
   // Of the codes of a page.
   int64_t page_bytes() const;
+  // What the codes of `tokens` tokens take with their maps, slack of growth left aside.
+  static int64_t BytesFor(int64_t head_dim, int64_t bits, int64_t tokens);
 
   // Makes the codes those of the pages [0, num_pages), of which those that are known stay.
   //   read_page(page, keys)  writes a page's keys [head_dim][kPageTokens], 64-byte aligned
@@ -63,7 +69,8 @@ class SignCodes {
  private:
   static constexpr int64_t kWordBits = 64;
   // Words of a code, little end first.
-  int64_t words() const { return (options_.bits + kWordBits - 1) / kWordBits; }
+  static int64_t WordsOf(int64_t bits) { return (bits + kWordBits - 1) / kWordBits; }
+  int64_t words() const { return WordsOf(options_.bits); }
   bool IsScaled() const { return options_.ranking == SignOptions::Ranking::kBuckets; }
   void Centre(int64_t num_pages, FunctionRef<void(int64_t, float*)> read_page);
   void AppendPage(const float* keys);

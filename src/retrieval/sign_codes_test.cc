@@ -265,6 +265,9 @@ TEST(SignCodes, DependOnTheSeedAndReadEachPageOnce) {
   EXPECT_EQ(reads, 1);
   EXPECT_EQ(one.page_bytes(), 32 * 8);
   EXPECT_EQ(SignCodes(kDim, {.bits = 128}).page_bytes(), 32 * 16);
+  EXPECT_EQ(SignCodes::BytesFor(kDim, 64, 330) - SignCodes::BytesFor(kDim, 64, 0),
+            10 * one.page_bytes());
+  EXPECT_EQ(SignCodes::BytesFor(kDim, 32, 0), (3 * 32 * kDim + 2 * kDim + 32) * 4);
 }
 
 }  // namespace

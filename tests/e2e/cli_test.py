@@ -287,11 +287,26 @@ class VerifyTest(unittest.TestCase):
         sentences = report["sentences"]
         self.assertEqual((sentences["variants"], sentences["context_tokens"]), (20, 288))
         self.assertGreater(sentences["all"]["recall_by_codes"], 0.3)
+        self.assertNotIn("index_graph", memory)
         sections = self.verify(*args).stdout.split("\n\n")
         self.assertIn("Memory with 595 tokens", sections[0])
         self.assertIn("5 steps behind 576 tokens", sections[1])
         self.assertEqual(len(sections[1].splitlines()), 6)
         self.assertEqual(len(sections[2].splitlines()), 2 + 2 * 4)
+
+    def test_index_graph_of_text_one(self):
+        args = ["-c", 1100, "--steps", 2, "--sparse-prefill", 0, "--variants", 0,
+                "--csa-index", "buckets"]
+        result = self.verify(*args, "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        graph = json.loads(result.stdout)["memory"]["index_graph"]
+        tokens, heads = 1098, 3 * 2
+        parts = {"bucket_map_bytes": heads * tokens * 2, "summary_pointer_bytes": tokens * 4,
+                 "sparse_key_bytes": heads * 2 * 3 * 16 * 2,
+                 "summary_token_bytes": heads * 2 * 2 * 16 * 2}
+        self.assertEqual(graph, {"buckets": 2, "summaries": 2, **parts,
+                                 "total_bytes": sum(parts.values())})
+        self.assertIn("Index graph as text 1 lays it out", self.verify(*args).stdout)
 
     def test_tasks(self):
         args = ["-c", 1500, "--attention", "flash,csa_hca", "--tasks", "niah_single_2,vt",
@@ -542,6 +557,17 @@ class MeasuringVerbsTest(unittest.TestCase):
                                  "--json").stdout)
         codes = 3 * 2 * 32 * (16 * 16 + 32)  # layers, heads, pages; nibbles and scales
         self.assertGreater(sparse["index_bytes"], codes)
+
+        def index(*args):
+            plan = lode("plan", "-m", QWEN, "-c", 1024, *args, "--json")
+            return json.loads(plan.stdout)["index_bytes"]
+
+        for kind in ("hamming", "buckets"):
+            signs = index("--attention", "csa_hca", "--csa-index", kind) - sparse["index_bytes"]
+            self.assertEqual(signs, 3 * 2 * (1024 * 8 + (3 * 64 * 16 + 2 * 16 + 64) * 4))
+        # Three sums of 64 features in double, the features once.
+        self.assertEqual(index("--attention", "mla_rff"), 3 * 2 * 3 * 64 * 17 * 8 + 64 * 17 * 4)
+        self.assertEqual(index("--prefill-attention", "csa_hca"), sparse["index_bytes"])
         refused = lode("plan", "-m", QWEN, "-c", 1 << 30)
         self.assertEqual(refused.returncode, 6)
         self.assertRegex(refused.stderr, r"hint: it fits with -c \d+ --kv-cache-dtype f16")

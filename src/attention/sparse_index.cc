@@ -17,6 +17,8 @@ bool IsBySigns(const SparseOptions& options) {
   return options.scores == Scores::kHamming || options.scores == Scores::kBuckets;
 }
 
+}  // namespace
+
 SignOptions SignOptionsOf(const SparseOptions& options, const ModelFingerprint& fingerprint) {
   uint64_t seed = options.seed;
   for (size_t i = 0; options.seed == 0 && i < sizeof(seed); ++i) {
@@ -25,10 +27,9 @@ SignOptions SignOptionsOf(const SparseOptions& options, const ModelFingerprint& 
   return {.ranking = options.scores == Scores::kBuckets ? SignOptions::Ranking::kBuckets
                                                         : SignOptions::Ranking::kHamming,
           .bits = options.hash_dim,
-          .seed = seed};
+          .seed = seed,
+          .window = options.window};
 }
-
-}  // namespace
 
 SparseIndex::SparseIndex(const Calibration& calibration, const SparseOptions& options)
     : num_kv_heads_(calibration.num_kv_heads()) {

@@ -16,6 +16,9 @@
 
 namespace lode {
 
+// Of hamming or buckets; the fingerprint of the model is the seed unless the options have one.
+SignOptions SignOptionsOf(const SparseOptions& options, const ModelFingerprint& fingerprint);
+
 class SparseIndex {
  public:
   // Keeps a reference to `calibration`.

@@ -2,10 +2,10 @@
 #include "retrieval/sign_codes.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cfloat>
 #include <cmath>
+#include <iterator>
 #include <numbers>
 
 #include "base/check.h"
@@ -193,32 +193,44 @@ void SignCodes::RankByHamming(const float* queries, int64_t rows, int64_t first,
   }
 }
 
-uint64_t SignCodes::BucketOf(const uint64_t* code, uint64_t num_buckets) const {
+int64_t SignCodes::BucketOf(const uint64_t* code, int64_t num_buckets) const {
+  const auto buckets = static_cast<uint64_t>(num_buckets);
   uint64_t remainder = 0;  // of the code so far; 2^32 at a time, so that nothing overflows
   for (int64_t word = words() - 1; word >= 0; --word) {
-    remainder = (remainder << 32 | code[word] >> 32) % num_buckets;
-    remainder = (remainder << 32 | (code[word] & 0xffffffffu)) % num_buckets;
+    remainder = (remainder << 32 | code[word] >> 32) % buckets;
+    remainder = (remainder << 32 | (code[word] & 0xffffffffu)) % buckets;
   }
-  return remainder;
+  return static_cast<int64_t>(remainder);
+}
+
+std::vector<SignCodes::Bucket> SignCodes::Buckets(int64_t num_pages) const {
+  LODE_CHECK(num_pages >= 0 && num_pages <= num_pages_);
+  const int64_t keys = num_pages * kPageTokens;
+  const int64_t num_buckets = NumBuckets(keys + options_.window);
+  LODE_CHECK(num_buckets < int64_t{1} << 32);
+  std::vector<Bucket> buckets(At(num_buckets));
+  for (int64_t position = 0; position < keys; ++position) {
+    Bucket& bucket = buckets[At(BucketOf(&codes_[At(position * words())], num_buckets))];
+    if (bucket.count < kKeysKept) bucket.positions[At(bucket.count++)] = position;
+  }
+  return buckets;
+}
+
+std::vector<int64_t> SignCodes::BucketsOf(const float* queries, int64_t rows,
+                                          int64_t num_buckets) const {
+  const std::vector<uint64_t> codes = CodesOf(queries, rows);
+  std::vector<int64_t> buckets;
+  for (int64_t r = 0; r < rows; ++r) {
+    buckets.push_back(BucketOf(&codes[At(r * words())], num_buckets));
+  }
+  return buckets;
 }
 
 void SignCodes::RankByBuckets(const float* queries, int64_t rows, int64_t first,
                               std::span<float> ranks) const {
-  const int64_t keys = (first + static_cast<int64_t>(ranks.size())) * kPageTokens;
-  const auto num_buckets = static_cast<uint64_t>(NumBuckets(keys));
-  LODE_CHECK(num_buckets < uint64_t{1} << 32);
-  struct Bucket {
-    int64_t count = 0;
-    std::array<int64_t, kKeysKept> positions = {};
-  };
-  std::vector<Bucket> buckets(num_buckets);
-  for (int64_t position = 0; position < keys; ++position) {
-    Bucket& bucket = buckets[BucketOf(&codes_[At(position * words())], num_buckets)];
-    if (bucket.count < kKeysKept) bucket.positions[At(bucket.count++)] = position;
-  }
-  const std::vector<uint64_t> codes = CodesOf(queries, rows);
-  for (int64_t r = 0; r < rows; ++r) {
-    const Bucket& bucket = buckets[BucketOf(&codes[At(r * words())], num_buckets)];
+  const std::vector<Bucket> buckets = Buckets(first + static_cast<int64_t>(ranks.size()));
+  for (const int64_t met : BucketsOf(queries, rows, std::ssize(buckets))) {
+    const Bucket& bucket = buckets[At(met)];
     for (int64_t i = 0; i < bucket.count; ++i) {
       const int64_t page = bucket.positions[At(i)] / kPageTokens;
       if (page >= first) ranks[At(page - first)] += 1.0f;

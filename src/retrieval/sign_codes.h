@@ -7,16 +7,17 @@
 //            count as equally long, keys are ranked by Hamming similarity. Pages are ranked by the
 //            softmax mass that these cosines give, summed over the queries.
 //   buckets  text 1's CSA: bits sign(R ((k - mu) / sigma)), read as a number modulo N / 512 for N
-//            keys; of each of these buckets the first three keys are kept, and a query is compared
-//            with those of its own bucket. Pages are ranked by how many keys they hold that any
-//            query meets. The text does not say how queries are calibrated: here by q sigma, with
-//            which (k / sigma).(q sigma) = k.q.
+//            tokens, those of the window among them; of each of these buckets the first three keys
+//            are kept, and a query is compared with those of its own bucket. Pages are ranked by
+//            how many keys they hold that any query meets. The text does not say how queries are
+//            calibrated: here by q sigma, with which (k / sigma).(q sigma) = k.q.
 //
 // mu and sigma are those of the oldest 2^n pages, as many as there are: when their number has
 // doubled, all keys are read and coded again. So codes do not depend on how a text grew.
 #ifndef LODE_RETRIEVAL_SIGN_CODES_H_
 #define LODE_RETRIEVAL_SIGN_CODES_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -33,6 +34,9 @@ struct SignOptions {
   Ranking ranking = Ranking::kHamming;
   int64_t bits = 64;  // of a key: 32, 64 or 128
   uint64_t seed = 1;  // of R [bits][head_dim], standard normal
+  // Tokens behind the pages that are ranked, which are read in any case: they count for the number
+  // of buckets.
+  int64_t window = 0;
 };
 
 class SignCodes {
@@ -43,6 +47,11 @@ class SignCodes {
   static constexpr int64_t NumBuckets(int64_t tokens) {
     return tokens < 2 * kBucketTokens ? 1 : tokens / kBucketTokens;
   }
+  // The keys that a bucket keeps: the oldest.
+  struct Bucket {
+    int64_t count = 0;
+    std::array<int64_t, kKeysKept> positions = {};
+  };
   static constexpr bool IsNumBits(int64_t bits) { return bits == 32 || bits == 64 || bits == 128; }
 
   // Preconditions: IsNumBits(options.bits); head_dim is a multiple of 8.
@@ -66,6 +75,11 @@ class SignCodes {
   // Cost: every code once per query (hamming), or once (buckets).
   void Rank(const float* queries, int64_t rows, int64_t first, std::span<float> ranks) const;
 
+  // For kBuckets: those of the keys of the pages [0, num_pages).
+  std::vector<Bucket> Buckets(int64_t num_pages) const;
+  // For kBuckets: which of num_buckets each of the queries [rows][head_dim] meets.
+  std::vector<int64_t> BucketsOf(const float* queries, int64_t rows, int64_t num_buckets) const;
+
  private:
   static constexpr int64_t kWordBits = 64;
   // Words of a code, little end first.
@@ -75,7 +89,7 @@ class SignCodes {
   void Centre(int64_t num_pages, FunctionRef<void(int64_t, float*)> read_page);
   void AppendPage(const float* keys);
   std::vector<uint64_t> CodesOf(const float* queries, int64_t rows) const;
-  uint64_t BucketOf(const uint64_t* code, uint64_t num_buckets) const;
+  int64_t BucketOf(const uint64_t* code, int64_t num_buckets) const;
   void RankByHamming(const float* queries, int64_t rows, int64_t first,
                      std::span<float> ranks) const;
   void RankByBuckets(const float* queries, int64_t rows, int64_t first,

@@ -10,6 +10,7 @@
 #include <numbers>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -128,7 +129,8 @@ class Oracle {
   }
 
   std::vector<double> Buckets(const std::vector<float>& queries, int64_t first) const {
-    const size_t num_buckets = std::max<size_t>(1, keys_.size() / 512);
+    const size_t tokens = keys_.size() + static_cast<size_t>(options_.window);
+    const size_t num_buckets = std::max<size_t>(1, tokens / 512);
     std::map<size_t, std::vector<size_t>> buckets;
     for (size_t i = 0; i < keys_.size(); ++i) {
       std::vector<size_t>& bucket = buckets[Modulo(keys_[i], num_buckets)];
@@ -185,11 +187,13 @@ TEST(SignCodes, HammingRanksEqualThePlainOnes) {
 }
 
 TEST(SignCodes, BucketRanksEqualThePlainOnes) {
-  const Text text(150, 3);  // 9 buckets
-  for (const int64_t bits : {32, 64, 128}) {
-    const SignOptions options = {.ranking = Ranking::kBuckets, .bits = bits, .seed = 8};
+  const Text text(150, 3);  // 9 buckets, 11 with the window
+  for (const auto& [bits, window] : {std::pair<int64_t, int64_t>{32, 0}, {64, 1000}, {128, 0}}) {
+    const SignOptions options = {
+        .ranking = Ranking::kBuckets, .bits = bits, .seed = 8, .window = window};
     SignCodes codes(kDim, options);
     text.Update(codes, 150);
+    EXPECT_EQ(codes.Buckets(150).size(), window > 0 ? 11u : 9u);
     const std::vector<float> queries = SomeQueries(40, 4);
     for (const int64_t first : {0, 1}) {
       const std::vector<float> found = RanksOf(codes, queries, first, 150);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // VerifyReport as JSON.
 #include <string>
+#include <vector>
 
 #include "base/json.h"
+#include "cli/verify_claims.h"
 #include "cli/verify_report.h"
 
 namespace lode::cli {
@@ -80,25 +82,40 @@ void OutputsJson(const OutputAuditReport& report, JsonWriter& json) {
   json.EndArray().EndObject();
 }
 
-void SimilarityJson(const SimilarityRow& row, JsonWriter& json) {
+void SimilarityJson(const SimilarityRow& row, bool has_buckets, JsonWriter& json) {
   json.Field("similar_shared_by_codes", row.shared_by_codes);
   json.Field("similar_shared_exact", row.shared_exact);
   json.Field("unrelated_shared_by_codes", row.unrelated_by_codes);
   json.Field("unrelated_shared_exact", row.unrelated_exact);
-  json.Field("recall_by_codes", row.recall).EndObject();
+  json.Field("recall_by_codes", row.recall);
+  if (has_buckets) {
+    json.Field("variant_buckets", row.variant_buckets);
+    json.Field("one_bucket_share", row.one_bucket).Field("recall_by_buckets", row.bucket_recall);
+  }
+  json.EndObject();
 }
 
 void SentencesJson(const SimilarityReport& report, JsonWriter& json) {
   json.Key("sentences").BeginObject().Field("context_tokens", report.context_tokens);
   json.Field("variants", report.variants).Field("unrelated", report.unrelated);
-  json.Field("neighbours", report.neighbours).Key("all").BeginObject();
-  SimilarityJson(report.all, json);
+  json.Field("neighbours", report.neighbours).Field("buckets", report.buckets);
+  json.Key("all").BeginObject();
+  SimilarityJson(report.all, report.buckets > 0, json);
   json.Key("layers").BeginArray();
   for (const SimilarityRow& row : report.layers) {
     json.BeginObject().Field("layer", row.layer);
-    SimilarityJson(row, json);
+    SimilarityJson(row, report.buckets > 0, json);
   }
   json.EndArray().EndObject();
+}
+
+void ClaimsJson(const std::vector<ClaimRow>& claims, JsonWriter& json) {
+  json.Key("claims").BeginArray();
+  for (const ClaimRow& row : claims) {
+    json.BeginObject().Field("figure", row.name).Field("attention", row.attention);
+    json.Field("claimed", row.claimed).Field("measured", row.measured).EndObject();
+  }
+  json.EndArray();
 }
 
 void ScoreJson(const NeedleReport& report, const NeedleScore& score, JsonWriter& json) {
@@ -147,6 +164,8 @@ std::string VerifyReport::AsJson() const {
   if (fidelity) FidelityJson(*fidelity, json);
   if (outputs) OutputsJson(*outputs, json);
   if (sentences) SentencesJson(*sentences, json);
+  const std::vector<ClaimRow> claims = ClaimsOfTextOne(*this);
+  if (!claims.empty()) ClaimsJson(claims, json);
   if (tasks) TasksJson(*tasks, json);
   return json.EndObject().text() + "\n";
 }

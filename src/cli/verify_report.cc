@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cli/console.h"
+#include "cli/verify_claims.h"
 
 namespace lode::cli {
 namespace {
@@ -111,11 +112,35 @@ std::string SentencesText(const SimilarityReport& report) {
   };
   for (const SimilarityRow& row : report.layers) add(std::to_string(row.layer), row);
   add("all", report.all);
-  return Section("Neighbours that two sentences share, of " + FormatCount(report.neighbours) +
-                     " keys out of " + FormatCount(report.context_tokens) + ": " +
-                     FormatCount(report.variants) + " variants of one sentence, " +
-                     FormatCount(report.unrelated) + " unrelated",
-                 table);
+  std::string text =
+      Section("Neighbours that two sentences share, of " + FormatCount(report.neighbours) +
+                  " keys out of " + FormatCount(report.context_tokens) + ": " +
+                  FormatCount(report.variants) + " variants of one sentence, " +
+                  FormatCount(report.unrelated) + " unrelated",
+              table);
+  if (report.buckets == 0) return text;
+  text += "By text 1's buckets the queries of the variants fall in " +
+          FormatFixed(report.all.variant_buckets, 1) + " of " + FormatCount(report.buckets) + ", " +
+          Percent(report.all.one_bucket) + " of them in the same one; " +
+          Percent(report.all.bucket_recall) +
+          " of the exact neighbours are among the keys that these keep.\n";
+  if (BucketsFindNothing(report)) {
+    text +=
+        "That is next to nothing: what this attention gets right comes from window, sinks and "
+        "summaries.\n";
+  }
+  return text;
+}
+
+std::string ClaimsText(const std::vector<ClaimRow>& claims) {
+  Table table = {{"figure", "attention", "text 1", "here"}};
+  for (const ClaimRow& row : claims) {
+    const auto format = [&](double value) {
+      return row.is_share ? Percent(value) : FormatFixed(value, 2);
+    };
+    table.push_back({row.text, row.attention, format(row.claimed), format(row.measured)});
+  }
+  return Section("What text 1 claims, beside this run", table);
 }
 
 std::string TasksText(const NeedleReport& report) {
@@ -153,6 +178,8 @@ std::string VerifyReport::AsText() const {
   if (fidelity) sections.push_back(FidelityText(*fidelity));
   if (outputs) sections.push_back(OutputsText(*outputs));
   if (sentences) sections.push_back(SentencesText(*sentences));
+  const std::vector<ClaimRow> claims = ClaimsOfTextOne(*this);
+  if (!claims.empty()) sections.push_back(ClaimsText(claims));
   if (tasks) sections.push_back(TasksText(*tasks));
   std::string text;
   for (const std::string& section : sections) text += (text.empty() ? "" : "\n") + section;

@@ -6,10 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <map>
 #include <numeric>
+#include <optional>
+#include <ranges>
 #include <utility>
 
 #include "attention/kv_chunk.h"
+#include "attention/sparse_index.h"
 #include "base/aligned_vector.h"
 #include "base/random.h"
 #include "kernels/code_scan.h"
@@ -17,6 +21,7 @@
 #include "offline/needle_words.h"
 #include "offline/scoped_attention.h"
 #include "retrieval/page_index.h"
+#include "retrieval/sign_codes.h"
 
 namespace lode {
 namespace {
@@ -57,8 +62,9 @@ using Neighbours = std::vector<int32_t>;  // positions, ascending
 // The keys of the context in one layer and KV head, as they are and as codes.
 class HeadKeys {
  public:
+  // signs: null, or how to put them into buckets.
   HeadKeys(const KvCache& cache, SequenceId sequence, int32_t layer, int32_t kv_head,
-           int64_t num_keys, const HeadProjection* projection)
+           int64_t num_keys, const HeadProjection* projection, const SignOptions* signs)
       : head_dim_(cache.options().head_dim),
         num_keys_(num_keys),
         index_(projection),
@@ -83,6 +89,15 @@ class HeadKeys {
             keys_[Size(d * num_keys + n)] / static_cast<float>(kPageTokens);
       }
     }
+    if (signs == nullptr) return;
+    signs_.emplace(head_dim_, *signs);
+    signs_->Update(index_.num_pages(), [&](int64_t page, float* out) {
+      for (int64_t d = 0; d < head_dim_; ++d) {
+        std::copy_n(&keys_[Size(d * num_keys + page * kPageTokens)], kPageTokens,
+                    out + d * kPageTokens);
+      }
+    });
+    buckets_ = signs_->Buckets(index_.num_pages());
   }
 
   // queries [rows][head_dim], times their scale.
@@ -108,6 +123,23 @@ class HeadKeys {
       }
     }
     return Heaviest(scores, rows, count);
+  }
+  // Without signs there are none.
+  int64_t num_buckets() const { return std::ssize(buckets_); }
+  std::vector<int64_t> BucketsOf(const float* queries, int64_t rows) const {
+    return signs_->BucketsOf(queries, rows, num_buckets());
+  }
+  // The keys that these buckets keep.
+  Neighbours KeptBy(std::span<const int64_t> met) const {
+    Neighbours kept;
+    for (const int64_t at : met) {
+      const SignCodes::Bucket& bucket = buckets_[Size(at)];
+      kept.insert(kept.end(), bucket.positions.begin(), bucket.positions.begin() + bucket.count);
+    }
+    std::ranges::sort(kept);
+    const auto twice = std::ranges::unique(kept);
+    kept.erase(twice.begin(), twice.end());
+    return kept;
   }
 
  private:
@@ -153,8 +185,11 @@ class HeadKeys {
   PageIndex index_;
   std::vector<float> keys_;   // [head_dim][num_keys]
   std::vector<float> means_;  // [head_dim][num_keys / kPageTokens]
+  std::optional<SignCodes> signs_;
+  std::vector<SignCodes::Bucket> buckets_;
 };
 
+// Of the elements of a, those that b has.
 double SharedShare(const Neighbours& a, const Neighbours& b) {
   Neighbours both;
   std::ranges::set_intersection(a, b, std::back_inserter(both));
@@ -163,7 +198,7 @@ double SharedShare(const Neighbours& a, const Neighbours& b) {
 
 struct Shares {
   double by_codes = 0.0, exact = 0.0;  // between successive sentences
-  double recall = 0.0;
+  double recall = 0.0, bucket_recall = 0.0;
 };
 
 // queries: per sentence [rows][head_dim].
@@ -175,6 +210,10 @@ Shares Compare(const HeadKeys& keys, std::span<const float* const> queries, int6
     Neighbours by_codes = keys.ByCodes(queries[i], rows, count);
     Neighbours exact = keys.Exact(queries[i], rows, count);
     shares.recall += SharedShare(exact, by_codes) / static_cast<double>(queries.size());
+    if (keys.num_buckets() > 0) {
+      const Neighbours kept = keys.KeptBy(keys.BucketsOf(queries[i], rows));
+      shares.bucket_recall += SharedShare(exact, kept) / static_cast<double>(queries.size());
+    }
     if (i > 0) {
       const auto pairs = static_cast<double>(queries.size() - 1);
       shares.by_codes += SharedShare(last_by_codes, by_codes) / pairs;
@@ -184,6 +223,21 @@ Shares Compare(const HeadKeys& keys, std::span<const float* const> queries, int6
     last_exact = std::move(exact);
   }
   return shares;
+}
+
+// In which buckets the queries of one head fall, a mean over the rows.
+void CountBuckets(const HeadKeys& keys, std::span<const float* const> queries, int64_t rows,
+                  SimilarityRow& row) {
+  std::vector<std::map<int64_t, int64_t>> sentences(static_cast<size_t>(rows));  // per bucket
+  for (const float* query : queries) {
+    const std::vector<int64_t> met = keys.BucketsOf(query, rows);
+    for (size_t r = 0; r < met.size(); ++r) ++sentences[r][met[r]];
+  }
+  for (const auto& of_row : sentences) {
+    const int64_t most = std::ranges::max(of_row | std::views::values);
+    row.variant_buckets += static_cast<double>(of_row.size()) / static_cast<double>(rows);
+    row.one_bucket += static_cast<double>(most) / static_cast<double>(rows * std::ssize(queries));
+  }
 }
 
 // Some of the calibrated layers, spread evenly.
@@ -220,6 +274,9 @@ void AddMean(const SimilarityRow& row, double weight, SimilarityRow& mean) {
   mean.unrelated_by_codes += weight * row.unrelated_by_codes;
   mean.unrelated_exact += weight * row.unrelated_exact;
   mean.recall += weight * row.recall;
+  mean.variant_buckets += weight * row.variant_buckets;
+  mean.one_bucket += weight * row.one_bucket;
+  mean.bucket_recall += weight * row.bucket_recall;
 }
 
 // What both kinds of sentences share in one layer.
@@ -231,9 +288,12 @@ SimilarityRow CompareLayer(const Engine& engine, const Calibration& calibration,
   const int64_t kv_heads = cache.options().num_kv_heads, head_dim = cache.options().head_dim;
   const int64_t rows = engine.model().config().num_heads / kv_heads;
   SimilarityRow row = {.layer = layers[at]};
+  SignOptions signs = SignOptionsOf(engine.options().sparse, calibration.fingerprint());
+  signs.window = 0;
   for (int32_t head = 0; head < kv_heads; ++head) {
     const HeadKeys keys(cache, capture.sequence, row.layer, head, report.context_tokens,
-                        calibration.Find(row.layer, head));
+                        calibration.Find(row.layer, head), report.buckets > 0 ? &signs : nullptr);
+    SimilarityRow of_head = {.layer = row.layer};
     std::vector<Shares> shares;
     for (const Queries& sentences : kinds) {
       std::vector<const float*> queries;
@@ -241,14 +301,16 @@ SimilarityRow CompareLayer(const Engine& engine, const Calibration& calibration,
         queries.push_back(&of_layers[at][static_cast<size_t>(head * rows * head_dim)]);
       }
       shares.push_back(Compare(keys, queries, rows, report.neighbours));
+      const bool are_variants = shares.size() == 1;
+      if (are_variants && report.buckets > 0) CountBuckets(keys, queries, rows, of_head);
     }
-    AddMean({.layer = row.layer,
-             .shared_by_codes = shares[0].by_codes,
-             .shared_exact = shares[0].exact,
-             .unrelated_by_codes = shares[1].by_codes,
-             .unrelated_exact = shares[1].exact,
-             .recall = shares[0].recall},
-            1.0 / static_cast<double>(kv_heads), row);
+    of_head.shared_by_codes = shares[0].by_codes;
+    of_head.shared_exact = shares[0].exact;
+    of_head.unrelated_by_codes = shares[1].by_codes;
+    of_head.unrelated_exact = shares[1].exact;
+    of_head.recall = shares[0].recall;
+    of_head.bucket_recall = shares[0].bucket_recall;
+    AddMean(of_head, 1.0 / static_cast<double>(kv_heads), row);
   }
   return row;
 }
@@ -276,6 +338,9 @@ Result<SimilarityReport> CompareSimilarSentences(Engine& engine, std::span<const
   report.context_tokens = options.context_tokens / kPageTokens * kPageTokens;
   report.variants = options.variants;
   report.neighbours = options.neighbours;
+  if (engine.options().sparse.scores == SparseOptions::Scores::kBuckets) {
+    report.buckets = SignCodes::NumBuckets(report.context_tokens);
+  }
   if (std::ssize(text) < report.context_tokens || options.neighbours < 1 || options.variants < 2 ||
       report.context_tokens < options.neighbours) {
     return InvalidArgumentError(fmt::format(

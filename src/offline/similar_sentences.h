@@ -7,6 +7,10 @@
 // from codes (retrieval/page_index.h), once they are exact. An index that works lets similar
 // sentences share about as many neighbours by codes as they do by exact scores, and unrelated ones
 // fewer; and the neighbours by codes are the exact ones.
+//
+// Where the engine's options rank by text 1's buckets (retrieval/sign_codes.h), it is also counted
+// in how many buckets the queries of the variants fall, of which the text says at most three, and
+// what share of the exact neighbours is among the keys that these buckets keep.
 #ifndef LODE_OFFLINE_SIMILAR_SENTENCES_H_
 #define LODE_OFFLINE_SIMILAR_SENTENCES_H_
 
@@ -42,6 +46,10 @@ struct SimilarityRow {
   double unrelated_by_codes = 0.0;  // the same of two unrelated sentences
   double unrelated_exact = 0.0;
   double recall = 0.0;  // exact neighbours of variants that are neighbours by codes
+  // Only if the report has buckets. Means over query heads, but the last.
+  double variant_buckets = 0.0;  // that the variants' queries fall in
+  double one_bucket = 0.0;       // share of the variants in the one that most fall in
+  double bucket_recall = 0.0;    // exact neighbours that the buckets of a variant's queries keep
 };
 
 struct SimilarityReport {
@@ -49,6 +57,7 @@ struct SimilarityReport {
   int64_t variants = 0;
   int64_t unrelated = 0;  // that the text had
   int64_t neighbours = 0;
+  int64_t buckets = 0;  // of the context; 0: pages are not ranked by buckets
   std::vector<SimilarityRow> layers;
   SimilarityRow all;  // means over layers
 };

@@ -19,8 +19,7 @@ std::vector<TokenId> Text(int64_t count) {
   return tokens;
 }
 
-std::unique_ptr<Engine> LoadTiny() {
-  EngineOptions options;
+std::unique_ptr<Engine> LoadTiny(EngineOptions options = {}) {
   options.model_path = "tests/data/tiny-qwen2";
   auto engine = Engine::Load(options);
   EXPECT_TRUE(engine.ok()) << engine.status().ToString();
@@ -53,6 +52,33 @@ TEST(SimilarSentencesTest, SimilarOnesShareMore) {
   // Chance would find a tenth of the neighbours.
   EXPECT_GT(all.recall, 0.5);
   EXPECT_LT(all.recall, 1.0);
+  EXPECT_EQ(report->buckets, 0);
+}
+
+TEST(SimilarSentencesTest, CountsTextOnesBuckets) {
+  EngineOptions engine_options;
+  engine_options.sparse.scores = SparseOptions::Scores::kBuckets;
+  const auto engine = LoadTiny(engine_options);
+  SimilarityOptions options;
+  options.variants = 12;
+  options.unrelated = 2;
+  const auto run = [&](int64_t context_tokens) {
+    options.context_tokens = context_tokens;
+    auto report = CompareSimilarSentences(*engine, Text(context_tokens + 100), options);
+    EXPECT_TRUE(report.ok()) << report.status().ToString();
+    return std::move(report).value();
+  };
+  const SimilarityReport one = run(320);
+  EXPECT_EQ(one.buckets, 1);
+  EXPECT_NEAR(one.all.variant_buckets, 1.0, 1e-9);
+  EXPECT_NEAR(one.all.one_bucket, 1.0, 1e-9);
+  EXPECT_LE(one.all.bucket_recall, 3.0 / 32.0) << "it keeps three keys";
+  const SimilarityReport many = run(2048);
+  EXPECT_EQ(many.buckets, 4);
+  EXPECT_GT(many.all.variant_buckets, 1.0);
+  EXPECT_LE(many.all.variant_buckets, 4.0);
+  EXPECT_GE(many.all.one_bucket, 0.25);
+  EXPECT_LT(many.all.one_bucket, 1.0);
 }
 
 TEST(SimilarSentencesTest, WhereAllKeysAreNeighboursAllAreShared) {

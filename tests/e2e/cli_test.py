@@ -288,25 +288,41 @@ class VerifyTest(unittest.TestCase):
         self.assertEqual((sentences["variants"], sentences["context_tokens"]), (20, 288))
         self.assertGreater(sentences["all"]["recall_by_codes"], 0.3)
         self.assertNotIn("index_graph", memory)
+        self.assertNotIn("variant_buckets", sentences["all"])
+        measured = {row["figure"]: row for row in report["claims"]}
+        self.assertEqual(list(measured), ["recall", "cosine"])
+        self.assertEqual(measured["recall"]["claimed"], 0.992)
+        self.assertEqual(measured["recall"]["measured"], rows["csa_hca", 0]["recall_256"])
+        self.assertEqual(measured["cosine"]["measured"], sparse["all"]["mean_cosine"])
         sections = self.verify(*args).stdout.split("\n\n")
         self.assertIn("Memory with 595 tokens", sections[0])
         self.assertIn("5 steps behind 576 tokens", sections[1])
         self.assertEqual(len(sections[1].splitlines()), 6)
         self.assertEqual(len(sections[2].splitlines()), 2 + 2 * 4)
 
-    def test_index_graph_of_text_one(self):
-        args = ["-c", 1100, "--steps", 2, "--sparse-prefill", 0, "--variants", 0,
+    def test_buckets_of_text_one(self):
+        args = ["-c", 1100, "--steps", 2, "--sparse-prefill", 0, "--variants", 4,
                 "--csa-index", "buckets"]
         result = self.verify(*args, "--json")
         self.assertEqual(result.returncode, 0, result.stderr)
-        graph = json.loads(result.stdout)["memory"]["index_graph"]
+        report = json.loads(result.stdout)
+        graph = report["memory"]["index_graph"]
         tokens, heads = 1098, 3 * 2
         parts = {"bucket_map_bytes": heads * tokens * 2, "summary_pointer_bytes": tokens * 4,
                  "sparse_key_bytes": heads * 2 * 3 * 16 * 2,
                  "summary_token_bytes": heads * 2 * 2 * 16 * 2}
         self.assertEqual(graph, {"buckets": 2, "summaries": 2, **parts,
                                  "total_bytes": sum(parts.values())})
-        self.assertIn("Index graph as text 1 lays it out", self.verify(*args).stdout)
+        self.assertEqual(report["sentences"]["buckets"], 1)
+        sentences = report["sentences"]["all"]
+        self.assertEqual((sentences["variant_buckets"], sentences["one_bucket_share"]), (1, 1))
+        self.assertLess(sentences["recall_by_buckets"], 0.1)  # three keys of 32 neighbours
+        self.assertEqual([row["figure"] for row in report["claims"]],
+                         ["recall", "variant_buckets", "cosine"])
+        text = self.verify(*args).stdout
+        for words in ("Index graph as text 1 lays it out", "That is next to nothing",
+                      "What text 1 claims"):
+            self.assertIn(words, text)
 
     def test_tasks(self):
         args = ["-c", 1500, "--attention", "flash,csa_hca", "--tasks", "niah_single_2,vt",

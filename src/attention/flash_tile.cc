@@ -26,37 +26,16 @@ constexpr int64_t kAlignment = 64;  // bytes
 
 static_assert(kChunk % kernels::kTileColumnStep == 0);
 
+using PlacedTiles = std::span<const PlacedTile>;
+
 // What the walk over keys needs.
 struct Walk {
   const AttentionInputs& inputs;
-  const KvCache& cache;
   const FlashShape& shape;
   const QueryTile& query_tile;
   FlashScratch& scratch;
   kernels::SoftmaxState& state;
-  std::span<const KeyRun> runs;  // all keys
-
-  // The KV tile that holds position `key`.
-  KvTile Tile(int64_t key) const {
-    return cache.Tile(inputs.sequence, inputs.layer, query_tile.kv_head, cache.plan().TileOf(key));
-  }
-};
-
-// A place in the keys of a walk.
-struct Cursor {
-  explicit Cursor(std::span<const KeyRun> runs) : rest(runs) {
-    if (!rest.empty()) key = rest.front().begin;
-  }
-  bool at_end() const { return rest.empty(); }
-  void Advance(int64_t tokens) {
-    key += tokens;
-    if (key < rest.front().end) return;
-    rest = rest.subspan(1);
-    if (!rest.empty()) key = rest.front().begin;
-  }
-
-  std::span<const KeyRun> rest;  // the run at hand and those after it
-  int64_t key = 0;
+  PlacedTiles tiles;  // all keys
 };
 
 // Neighbouring keys that stand side by side in a step: num_keys from `position` on.
@@ -93,37 +72,38 @@ class FloatSteps {
         scores_(walk.scratch.float_scores.Reserve<float>(walk.state.rows * kStepKeys)),
         decoded_(walk.scratch.decoded.Reserve<float>(kChunk * walk.shape.output_cols)) {}
 
-  // Takes tiles without codes from the cursor on, up to kStepKeys keys.
-  void Step(Cursor& cursor) {
+  // Takes tiles without codes off the front of `rest`, up to kStepKeys keys.
+  void Step(PlacedTiles& rest) {
     const int64_t head_dim = walk_.shape.head_dim;
     const int64_t rows = walk_.state.rows;
-    std::array<Cursor, kStepKeys / kChunk> chunks = {cursor, cursor, cursor, cursor};
+    std::array<PlacedTiles, kStepKeys / kChunk> chunks;
     std::array<StepPart, kStepKeys / kChunk> parts;
     size_t num_chunks = 0;
     // A chunk that is not full is the last: keys of a step stand without gaps.
     while (num_chunks < chunks.size() &&
            (num_chunks == 0 || parts[num_chunks - 1].num_keys == kChunk)) {
-      chunks[num_chunks] = cursor;
-      const int64_t keys = FindChunk(cursor);
-      if (keys == 0) break;
-      for (const KvTile& tile : tiles_) {
-        tile.key_codec->decode_keys(tile.keys, tile.shape, decoded_ + Column(tile));
+      const PlacedTiles chunk = TakeChunk(rest);
+      if (chunk.empty()) break;
+      int64_t keys = 0;
+      for (const auto& [tile, position] : chunk) {
+        tile.key_codec->decode_keys(tile.keys, tile.shape, decoded_ + keys);
+        keys += tile.shape.tokens;
       }
       float* scores = scores_ + static_cast<int64_t>(num_chunks) * kChunk;
       kernels::MultiplyTile(queries_, head_dim, decoded_, rows, head_dim, kChunk, false, scores,
                             kStepKeys);
-      parts[num_chunks] = {chunks[num_chunks].key, keys};
-      ++num_chunks;
+      parts[num_chunks] = {chunk.front().position, keys};
+      chunks[num_chunks++] = chunk;
     }
     FindKeysOfRows(walk_, {parts.data(), num_chunks});
     kernels::SoftmaxTile(scores_, kStepKeys, static_cast<int64_t>(num_chunks) * kChunk,
                          walk_.scratch.begin.data(), walk_.scratch.end.data(), walk_.state);
     for (size_t c = 0; c < num_chunks; ++c) {
-      const int64_t keys = FindChunk(chunks[c]);
       const int64_t stride = walk_.shape.output_cols;
-      for (const KvTile& tile : tiles_) {
-        tile.value_codec->decode_values(tile.values, tile.shape, decoded_ + Column(tile) * stride,
-                                        stride);
+      int64_t keys = 0;
+      for (const auto& [tile, position] : chunks[c]) {
+        tile.value_codec->decode_values(tile.values, tile.shape, decoded_ + keys * stride, stride);
+        keys += tile.shape.tokens;
       }
       kernels::MultiplyTile(scores_ + static_cast<int64_t>(c) * kChunk, kStepKeys, decoded_, rows,
                             keys, stride, true, walk_.state.output, walk_.state.output_stride);
@@ -131,33 +111,24 @@ class FloatSteps {
   }
 
  private:
-  // Sets tiles_ to the neighbouring tiles without codes from the cursor on that fit in kChunk
-  // columns, and moves it past them; returns how many keys they hold.
-  int64_t FindChunk(Cursor& cursor) {
-    tiles_.clear();
-    int64_t keys = 0;
-    const int64_t first = cursor.key;
-    while (keys < kChunk && !cursor.at_end() && cursor.key == first + keys) {
-      const KvTile tile = walk_.Tile(cursor.key);
-      if (HasCodes(tile) || keys + tile.shape.tokens > kChunk) break;
-      tiles_.push_back(tile);
+  // The neighbouring tiles without codes at the front of `rest` that fit in kChunk columns.
+  static PlacedTiles TakeChunk(PlacedTiles& rest) {
+    size_t count = 0;
+    for (int64_t keys = 0; count < rest.size(); ++count) {
+      const auto& [tile, position] = rest[count];
+      if (position != rest.front().position + keys || HasCodes(tile)) break;
       keys += tile.shape.tokens;
-      cursor.Advance(tile.shape.tokens);
+      if (keys > kChunk) break;
     }
-    return keys;
-  }
-  // Where a tile of tiles_ starts in its chunk.
-  int64_t Column(const KvTile& tile) const {
-    int64_t column = 0;
-    for (const KvTile* t = tiles_.data(); t != &tile; ++t) column += t->shape.tokens;
-    return column;
+    const PlacedTiles chunk = rest.first(count);
+    rest = rest.subspan(count);
+    return chunk;
   }
 
   const Walk& walk_;
   const float* const queries_;
   float* const scores_;
   float* const decoded_;
-  std::vector<KvTile> tiles_;
 };
 
 // Takes tiles with codes in steps.
@@ -166,11 +137,12 @@ class CodeWalk {
   explicit CodeWalk(const Walk& walk)
       : walk_(walk), steps_(MakeSteps(walk, LargestKeyScales(walk))) {}
 
-  // Takes tiles with codes from the cursor on, up to kCodeStepKeys keys.
-  void Step(Cursor& cursor) {
-    if (next_.count == 0) FindTiles(cursor, next_);  // the first step, or after one in f32
+  // Takes tiles with codes off the front of `rest`, up to kCodeStepKeys keys, and finds those of
+  // the step after it.
+  void Step(PlacedTiles& rest) {
+    if (next_.count == 0) TakeTiles(rest, next_);  // the first step, or after one in f32
     std::swap(tiles_, next_);
-    FindTiles(cursor, next_);
+    TakeTiles(rest, next_);
     steps_.Multiply(tiles_);
     std::array<StepPart, kernels::kCodeStepTiles> parts;
     for (int64_t i = 0; i < tiles_.count; ++i) {
@@ -179,28 +151,23 @@ class CodeWalk {
     FindKeysOfRows(walk_, {parts.data(), static_cast<size_t>(tiles_.count)});
     steps_.Attend(tiles_, next_, walk_.state);
   }
-  // Whether keys before the cursor are still to be taken.
+  // Whether tiles were found that are still to be taken.
   bool is_ahead() const { return next_.count > 0; }
 
  private:
-  void FindTiles(Cursor& cursor, CodeTiles& tiles) const {
+  static void TakeTiles(PlacedTiles& rest, CodeTiles& tiles) {
     tiles.Clear();
-    while (!cursor.at_end()) {
-      const KvTile tile = walk_.Tile(cursor.key);
-      if (!tiles.Add(tile, cursor.key)) return;
-      cursor.Advance(tile.shape.tokens);
+    while (!rest.empty() && tiles.Add(rest.front().tile, rest.front().position)) {
+      rest = rest.subspan(1);
     }
   }
 
   static float* LargestKeyScales(const Walk& walk) {
     float* scales = walk.scratch.key_scales.Reserve<float>(walk.shape.head_dim);
     std::fill_n(scales, walk.shape.head_dim, 0.0f);
-    for (Cursor cursor(walk.runs); !cursor.at_end();) {
-      const KvTile tile = walk.Tile(cursor.key);
-      if (HasCodes(tile)) {
-        kernels::RaiseToKeyScales(tile.key_codec->code_bits, tile.shape, tile.keys, scales);
-      }
-      cursor.Advance(tile.shape.tokens);
+    for (const auto& [tile, position] : walk.tiles) {
+      if (!HasCodes(tile)) continue;
+      kernels::RaiseToKeyScales(tile.key_codec->code_bits, tile.shape, tile.keys, scales);
     }
     return scales;
   }
@@ -222,7 +189,7 @@ class CodeWalk {
   CodeTiles next_;   // of the step after it
 };
 
-// Takes the keys of all runs into the state: tiles that have codes in integers, others in f32.
+// Takes all keys into the state: tiles that have codes in integers, others in f32.
 void WalkKeys(Walk& walk) {
   std::optional<FloatSteps> float_steps;
   std::optional<CodeWalk> code_steps;
@@ -234,21 +201,37 @@ void WalkKeys(Walk& walk) {
                     walk.state.output_stride);
     is_rotated = wanted;
   };
-  Cursor cursor(walk.runs);
-  while (!cursor.at_end() || (code_steps && code_steps->is_ahead())) {
-    const bool codes = (code_steps && code_steps->is_ahead()) || HasCodes(walk.Tile(cursor.key));
+  PlacedTiles rest = walk.tiles;
+  while (!rest.empty() || (code_steps && code_steps->is_ahead())) {
+    const bool codes = (code_steps && code_steps->is_ahead()) || HasCodes(rest.front().tile);
     if (!is_first) rotate_if(codes);
     is_rotated = codes;  // at first the output is 0, in both forms
     is_first = false;
     if (codes) {
       if (!code_steps) code_steps.emplace(walk);
-      code_steps->Step(cursor);
+      code_steps->Step(rest);
     } else {
       if (!float_steps) float_steps.emplace(walk);
-      float_steps->Step(cursor);
+      float_steps->Step(rest);
     }
   }
   rotate_if(walk.shape.rotated);
+}
+
+// Sets scratch.tiles to those of some runs. Asks for the first lines of their keys, which hold the
+// scales that CodeWalk wants of all of them before it starts.
+void FindTiles(const AttentionInputs& inputs, const KvCache& cache, int32_t kv_head,
+               std::span<const KeyRun> runs, FlashScratch& scratch) {
+  scratch.tiles.clear();
+  for (const KeyRun& run : runs) {
+    for (int64_t key = run.begin; key < run.end;) {
+      const KvTile tile =
+          cache.Tile(inputs.sequence, inputs.layer, kv_head, cache.plan().TileOf(key));
+      __builtin_prefetch(tile.keys, 0, 2);
+      scratch.tiles.push_back({.tile = tile, .position = key});
+      key += tile.shape.tokens;
+    }
+  }
 }
 
 }  // namespace
@@ -307,13 +290,13 @@ void AttendRuns(const AttentionInputs& inputs, const KvCache& cache, const Flash
   ClearState(shape, state);
   scratch.begin.resize(static_cast<size_t>(shape.rows()));
   scratch.end.resize(static_cast<size_t>(shape.rows()));
+  FindTiles(inputs, cache, tile.kv_head, runs, scratch);
   Walk walk = {.inputs = inputs,
-               .cache = cache,
                .shape = shape,
                .query_tile = tile,
                .scratch = scratch,
                .state = state,
-               .runs = runs};
+               .tiles = scratch.tiles};
   WalkKeys(walk);
 }
 

@@ -30,6 +30,12 @@ class AlignedBuffer {
   std::vector<char> storage_;
 };
 
+// A tile of a sequence, and the position of its first token.
+struct PlacedTile {
+  KvTile tile;
+  int64_t position = 0;
+};
+
 // Working memory of one thread.
 struct FlashScratch {
   // Steps in f32.
@@ -48,8 +54,9 @@ struct FlashScratch {
   AlignedBuffer per_row;       // [3, padded_rows]
   AlignedBuffer key_scales;    // largest of all tiles, [head_dim]
 
-  AlignedBuffer state;         // a softmax state that need not outlive its task
-  std::vector<int32_t> begin;  // [rows] first key of the tile that the row attends to
+  std::vector<PlacedTile> tiles;  // of the keys at hand
+  AlignedBuffer state;            // a softmax state that need not outlive its task
+  std::vector<int32_t> begin;     // [rows] first key of the tile that the row attends to
   std::vector<int32_t> end;
 };
 

@@ -45,9 +45,6 @@ struct SparseOptions {
   double max_unread = 0.03;
   int64_t window = 256;   // newest tokens that are always read
   bool summaries = true;  // unread pages count by their means; false: not at all
-  // Codes are looked at for so many tokens, in those nodes whose means promise most, and all other
-  // pages are ranked by their means; 0: for all tokens.
-  int64_t scan_tokens = 0;
   // What ranks the pages: key codes, or for comparison page means alone, the true scores, and the
   // two ways of retrieval/sign_codes.h.
   enum class Scores : uint8_t { kCodes, kMeans, kExact, kHamming, kBuckets };

@@ -54,8 +54,7 @@ class CsaHcaAttention final : public Attention {
       }
     }
     const auto begin = [&](SparseTile& work, const QueryTile& tile) {
-      work.Begin(inputs, cache, index.Pages(inputs.layer, tile.kv_head), shape, tile, options_);
-      work.RankBy(index.Signs(inputs.layer, tile.kv_head));
+      work.Begin(inputs, cache, index, shape, tile, options_);
     };
     const auto num_tiles = static_cast<int64_t>(tiles.size());
     if (num_tiles >= kManyTasks) {
@@ -85,9 +84,8 @@ class CsaHcaAttention final : public Attention {
   void RunAlone(SparseTile& tile, FlashScratch& scratch, float* out, int64_t out_stride) {
     AttentionCounters counters;
     const auto start = std::chrono::steady_clock::now();
+    tile.Prepare();
     for (int64_t part = 0; part < tile.num_scans(); ++part) tile.Scan(part, scratch);
-    tile.ChooseScanned();
-    for (int64_t part = 0; part < tile.num_refines(); ++part) tile.Refine(part, scratch);
     tile.Select();
     counters.select_seconds = SecondsSince(start);
     for (int64_t part = 0; part < tile.num_attends(); ++part) tile.Attend(part, scratch);
@@ -105,9 +103,8 @@ class CsaHcaAttention final : public Attention {
       pool.ParallelFor(static_cast<int64_t>(tiles.size()),
                        [&](int64_t i, int) { (tiles[static_cast<size_t>(i)].*stage)(); });
     };
+    for_all(&SparseTile::Prepare);
     RunParts(tiles, pool, &SparseTile::num_scans, &SparseTile::Scan);
-    for_all(&SparseTile::ChooseScanned);
-    RunParts(tiles, pool, &SparseTile::num_refines, &SparseTile::Refine);
     for_all(&SparseTile::Select);
     counters.select_seconds = SecondsSince(start);
     RunParts(tiles, pool, &SparseTile::num_attends, &SparseTile::Attend);

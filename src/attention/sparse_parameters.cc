@@ -72,12 +72,6 @@ constexpr SparseParameter kParameters[] = {
      "read more, up to 8 times as many, until summaries carry no more than this share of the "
      "attention; 0: never.",
      [](const SparseOptions& options) -> SparseValue { return options.max_unread; }, SetMaxUnread},
-    {"csa_scan_tokens", "N", "an integer from 0 to 2^40",
-     "tokens whose codes are looked at, in the most promising parts of the text; 0: all.",
-     [](const SparseOptions& options) -> SparseValue { return options.scan_tokens; },
-     [](const SparseValue& value, SparseOptions& options) {
-       return SetTokens(value, 0, options.scan_tokens);
-     }},
     {"csa_index", "KIND", "codes, means, exact, hamming or buckets",
      "what ranks keys: codes, or to compare with means, exact (slow), hamming or buckets (both by "
      "random sign bits).",

@@ -25,8 +25,7 @@ constexpr float kLog2PageTokens = 5.0f;
 static_assert(kPageTokens == 32);
 
 // Sizes of parts: some 20 to 50 us of work each.
-constexpr int64_t kScanNodes = 64;
-constexpr int64_t kRefinePages = 256;
+constexpr int64_t kScanNodes = 16;
 constexpr int64_t kReadPages = 32;
 constexpr int64_t kSummaryNodes = 64;
 
@@ -41,18 +40,6 @@ void AppendRun(const KeyRun& run, std::vector<KeyRun>& runs) {
   } else {
     runs.push_back(run);
   }
-}
-
-// A bound that about `count` of some positive values reach: all values of equal sign, exponent and
-// four bits of mantissa pass or fail together, so that one pass will do.
-float LeastOfLargest(std::span<const float> values, int64_t count) {
-  constexpr int kDropped = 19;
-  std::vector<int32_t> histogram(size_t{1} << (31 - kDropped));
-  // NaN may have a sign.
-  for (const float x : values) ++histogram[(std::bit_cast<uint32_t>(x) & 0x7fffffff) >> kDropped];
-  size_t bucket = histogram.size() - 1;
-  for (int64_t seen = histogram[bucket]; seen < count && bucket > 0;) seen += histogram[--bucket];
-  return std::bit_cast<float>(static_cast<uint32_t>(bucket) << kDropped);
 }
 
 // Pages as runs of keys.
@@ -73,12 +60,13 @@ MiddlePages MiddlePages::Of(const SparseOptions& options, int64_t position) {
   return pages;
 }
 
-void SparseTile::Begin(const AttentionInputs& inputs, const KvCache& cache, const PageIndex& index,
-                       const FlashShape& shape, const QueryTile& tile,
+void SparseTile::Begin(const AttentionInputs& inputs, const KvCache& cache,
+                       const SparseIndex& index, const FlashShape& shape, const QueryTile& tile,
                        const SparseOptions& options) {
   inputs_ = &inputs;
   cache_ = &cache;
-  index_ = &index;
+  index_ = &index.Pages(inputs.layer, tile.kv_head);
+  signs_ = index.Signs(inputs.layer, tile.kv_head);
   shape_ = &shape;
   options_ = &options;
   tile_ = tile;
@@ -92,6 +80,11 @@ void SparseTile::Begin(const AttentionInputs& inputs, const KvCache& cache, cons
   states_.resize(std::max<size_t>(states_.size(), 1));
 }
 
+void SparseTile::Prepare() {
+  const bool uses_codes = signs_ == nullptr && options_->scores == SparseOptions::Scores::kCodes;
+  if (nodes_ > 0 && uses_codes) index_->Prepare(queries_, rows(), prepared_);
+}
+
 // ---- Scan
 
 int64_t SparseTile::num_scans() const {
@@ -101,7 +94,7 @@ int64_t SparseTile::num_scans() const {
 void SparseTile::Scan(int64_t part, FlashScratch& scratch) {
   if (part == 0) return AttendAlways(scratch);
   const int64_t first = (part - 1) * kScanNodes;
-  ScoreMeans(first, std::min(first + kScanNodes, nodes_), scratch);
+  ScoreNodes(first, std::min(first + kScanNodes, nodes_), scratch);
 }
 
 kernels::SoftmaxState SparseTile::StateOf(int64_t part) {
@@ -121,72 +114,27 @@ void SparseTile::AttendAlways(FlashScratch& scratch) {
   AttendRuns(*inputs_, *cache_, *shape_, tile_, runs, scratch, state);
 }
 
-void SparseTile::ScoreMeans(int64_t first_node, int64_t last_node, FlashScratch& scratch) {
+void SparseTile::ScoreNodes(int64_t first_node, int64_t last_node, FlashScratch& scratch) {
+  using Scores = SparseOptions::Scores;
   const int64_t first = first_node * kNodePages, last = last_node * kNodePages;
+  // Pages outside the middle count for nothing.
+  const int64_t begin = std::max(first, middle_.begin), end = std::min(last, middle_.end);
   PageMeans(*index_, queries_, rows(), scratch)
       .Score(first_node, last_node, MassesOf(0) + first, columns_);
-  // The mass of equal keys, until codes say more. Pages outside the middle count for nothing.
-  const int64_t begin = std::max(first, middle_.begin), end = std::min(last, middle_.end);
   for (int64_t r = 0; r < rows(); ++r) {
-    float* row = MassesOf(r);
-    std::fill(row + first, row + begin, -kInfinity);
-    for (int64_t page = begin; page < end; ++page) row[page] += kLog2PageTokens;
-    std::fill(row + end, row + last, -kInfinity);
+    std::fill(MassesOf(r) + first, MassesOf(r) + begin, -kInfinity);
+    std::fill(MassesOf(r) + end, MassesOf(r) + last, -kInfinity);
   }
-}
-
-// ---- Refine
-
-void SparseTile::ChooseScanned() {
-  scanned_.clear();
-  if (nodes_ == 0 || signs_ != nullptr || options_->scores == SparseOptions::Scores::kMeans) return;
-  if (options_->scores == SparseOptions::Scores::kCodes) {
-    index_->Prepare(queries_, rows(), prepared_);
-  }
-  const int64_t most = Parts(options_->scan_tokens, kPageTokens);
-  float least = 0.0f;
-  if (most > 0 && most < middle_.count()) {
-    SumShares();
-    least = LeastOfLargest({shares_.data() + middle_.begin, static_cast<size_t>(middle_.count())},
-                           most);
-  }
-  for (int64_t page = middle_.begin; page < middle_.end; ++page) {
-    if (least == 0.0f || shares_[static_cast<size_t>(page)] >= least) {
-      scanned_.push_back(static_cast<int32_t>(page));
+  if (signs_ != nullptr || options_->scores == Scores::kMeans) {  // the mass of equal keys
+    for (int64_t r = 0; r < rows(); ++r) {
+      for (int64_t page = begin; page < end; ++page) MassesOf(r)[page] += kLog2PageTokens;
     }
+  } else if (options_->scores == Scores::kExact) {
+    for (int64_t page = begin; page < end; ++page) ScoreExactly(page, scratch, MassesOf(0) + page);
+  } else {
+    kernels::AddPageMasses(index_->Codes(begin, end), prepared_.Tables(), MassesOf(0) + begin,
+                           columns_);
   }
-}
-
-// shares_[page] = the page's share of a row's mass, summed over rows. All mass of a row is what is
-// always read, and the middle as far as it is estimated by now.
-void SparseTile::SumShares() {
-  const kernels::SoftmaxState always = StateOf(0);
-  shares_.assign(static_cast<size_t>(columns_), 0.0f);
-  for (int64_t r = 0; r < rows(); ++r) {
-    const float read = always.max[r] + std::log2(always.sum[r]);
-    const float middle = kernels::LogSumExp2(MassesOf(r), columns_);
-    const float larger = std::max(read, middle);
-    const float all = larger + std::log2(std::exp2(read - larger) + std::exp2(middle - larger));
-    kernels::AddExp2(MassesOf(r), columns_, all, shares_.data());
-  }
-}
-
-int64_t SparseTile::num_refines() const {
-  return Parts(std::ssize(scanned_), kRefinePages);
-}
-
-void SparseTile::Refine(int64_t part, FlashScratch& scratch) {
-  const auto first = static_cast<size_t>(part * kRefinePages);
-  const size_t count = std::min(static_cast<size_t>(kRefinePages), scanned_.size() - first);
-  const std::span<const int32_t> pages = std::span(scanned_).subspan(first, count);
-  if (options_->scores == SparseOptions::Scores::kExact) {
-    for (const int64_t page : pages) ScoreExactly(page, scratch, MassesOf(0) + page);
-    return;
-  }
-  for (int64_t r = 0; r < rows(); ++r) {
-    for (const int32_t page : pages) MassesOf(r)[page] -= kLog2PageTokens;
-  }
-  kernels::AddPageMasses(index_->Codes(0), pages, prepared_.Tables(), MassesOf(0), columns_);
 }
 
 // masses[row * columns_] = log2 of the true mass of a page.
@@ -216,6 +164,20 @@ void SparseTile::Select() {
   }
   const size_t num_states = static_cast<size_t>(1 + num_attends());
   states_.resize(std::max(states_.size(), num_states));
+}
+
+// shares_[page] = the page's share of a row's mass, summed over rows. All mass of a row is what is
+// always read, and the middle as far as it is estimated by now.
+void SparseTile::SumShares() {
+  const kernels::SoftmaxState always = StateOf(0);
+  shares_.assign(static_cast<size_t>(columns_), 0.0f);
+  for (int64_t r = 0; r < rows(); ++r) {
+    const float read = always.max[r] + std::log2(always.sum[r]);
+    const float middle = kernels::LogSumExp2(MassesOf(r), columns_);
+    const float larger = std::max(read, middle);
+    const float all = larger + std::log2(std::exp2(read - larger) + std::exp2(middle - larger));
+    kernels::AddExp2(MassesOf(r), columns_, all, shares_.data());
+  }
 }
 
 void SparseTile::RankBySigns() {
@@ -319,7 +281,7 @@ void SparseTile::Finish(float* out, int64_t out_stride, AttentionCounters& count
   counters.keys += end();
   counters.keys_read += keys_read;
   counters.bytes_read += static_cast<int64_t>(static_cast<double>(keys_read) * key_bytes) +
-                         std::ssize(scanned_) * PageIndex::kCodeBytes +
+                         (prepared_.rows > 0 ? middle_.count() * PageIndex::kCodeBytes : 0) +
                          nodes_ * index_->node_bytes() +
                          (signs_ ? middle_.count() * signs_->page_bytes() : 0);
   if (middle_.count() == 0) return;

@@ -2,10 +2,10 @@
 // SparseTile: csa_hca for one query tile, in stages that may run in parallel.
 //
 //   Begin      queries and buffers
-//   Scan       the always-read keys exactly (part 0), and logits of the means of all pages of the
-//              middle (further parts)
-//   ChooseScanned  whose codes are looked at; tables of the queries
-//   Refine     codes turn these pages' logits into estimates of their mass
+//   Prepare    the queries' tables
+//   Scan       the always-read keys exactly (part 0); of all pages of the middle, estimates of
+//   their
+//              mass (further parts): logits of their means, and codes
 //   Select     which pages are read
 //   Attend     these pages exactly, the means of all others
 //   Finish     one softmax over everything
@@ -20,6 +20,7 @@
 
 #include "attention/attention.h"
 #include "attention/flash_tile.h"
+#include "attention/sparse_index.h"
 #include "retrieval/page_index.h"
 #include "retrieval/sign_codes.h"
 
@@ -37,18 +38,14 @@ struct MiddlePages {
 
 class SparseTile {
  public:
-  void Begin(const AttentionInputs& inputs, const KvCache& cache, const PageIndex& index,
+  // Pages are ranked by the codes that `index` keeps. Where these are signs, masses, for the budget
+  // and for the summaries, are those of the means.
+  void Begin(const AttentionInputs& inputs, const KvCache& cache, const SparseIndex& index,
              const FlashShape& shape, const QueryTile& tile, const SparseOptions& options);
-  // After Begin: choose the pages to read by these codes, unless they are null. Masses, for the
-  // budget and for the summaries, are then those of the means.
-  void RankBy(const SignCodes* signs) { signs_ = signs; }
+  void Prepare();
 
   int64_t num_scans() const;
   void Scan(int64_t part, FlashScratch& scratch);
-
-  void ChooseScanned();
-  int64_t num_refines() const;
-  void Refine(int64_t part, FlashScratch& scratch);
 
   void Select();
 
@@ -69,7 +66,7 @@ class SparseTile {
   int64_t num_summary_parts() const;
   kernels::SoftmaxState StateOf(int64_t part);
   void AttendAlways(FlashScratch& scratch);
-  void ScoreMeans(int64_t first_node, int64_t last_node, FlashScratch& scratch);
+  void ScoreNodes(int64_t first_node, int64_t last_node, FlashScratch& scratch);
   void ScoreExactly(int64_t page, FlashScratch& scratch, float* masses);
   void RankBySigns();
   void SumShares();
@@ -89,11 +86,10 @@ class SparseTile {
   AlignedBuffer query_buffer_;
   const float* queries_ = nullptr;  // [rows][head_dim], times scale * log2(e)
   PreparedQueries prepared_;
-  AlignedVector<float> masses_;   // log2 of a page's mass, [rows][columns_]; -inf: read or no page
-  AlignedVector<float> shares_;   // of all rows' mass, [columns_]
-  AlignedVector<float> ranks_;    // by signs_, [columns_]
-  std::vector<int32_t> scanned_;  // pages whose codes are looked at, ascending
-  std::vector<int64_t> read_;     // pages of the middle that are read, ascending
+  AlignedVector<float> masses_;  // log2 of a page's mass, [rows][columns_]; -inf: read or no page
+  AlignedVector<float> shares_;  // of all rows' mass, [columns_]
+  AlignedVector<float> ranks_;   // by signs_, [columns_]
+  std::vector<int64_t> read_;    // pages of the middle that are read, ascending
   std::vector<AlignedBuffer> states_;  // part 0: what is always read; then those of Attend
 };
 

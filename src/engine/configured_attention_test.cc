@@ -34,18 +34,16 @@ TEST(ConfiguredAttentionTest, EveryParameterMayBeConfigured) {
   const auto source = Source([](GgufWriter& file) {
     file.AddUint32("lode.csa_top_k", 128);
     file.AddFloat32("lode.csa_max_unread", 0.25f);
-    file.AddUint64("lode.csa_scan_tokens", 4096);
     file.AddString("lode.csa_index", "buckets");
     file.AddInt32("lode.csa_hash_dim", 32);
     file.AddUint32("lode.csa_seed", 7);
-    file.AddUint32("lode.hca_window", 2048);
+    file.AddUint64("lode.hca_window", 2048);
     file.AddString("lode.hca_summary", "none");
   });
   const auto sparse = SparseOptionsOf(*source, {});
   ASSERT_TRUE(sparse.ok()) << sparse.status().ToString();
   EXPECT_EQ(sparse->top_k, 128);
   EXPECT_EQ(sparse->max_unread, 0.25);
-  EXPECT_EQ(sparse->scan_tokens, 4096);
   EXPECT_EQ(sparse->scores, Scores::kBuckets);
   EXPECT_EQ(sparse->hash_dim, 32);
   EXPECT_EQ(sparse->seed, 7u);

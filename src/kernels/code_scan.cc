@@ -2,6 +2,7 @@
 #include "kernels/code_scan.h"
 
 #include <algorithm>
+#include <bit>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/code_scan.cc"
@@ -22,181 +23,219 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int64_t kTokens = kKvTileTokens;
-// Estimates beyond it mean nothing, and the sum of a page must fit f32.
-constexpr float kLargestEstimate = 64.0f;
 // Pages whose masses are one vector.
 constexpr int64_t kPages = 8;
 
 using F32 = hn::CappedTag<float, 8>;
 using VF32 = hn::Vec<F32>;
 
-void QuantizeTables(const float* HWY_RESTRICT tables, int64_t rows, int64_t num_entries,
-                    uint8_t* HWY_RESTRICT out, float* HWY_RESTRICT steps) {
+void QuantizeTables(const float* HWY_RESTRICT tables, int64_t rows, int8_t* HWY_RESTRICT out,
+                    float* HWY_RESTRICT steps) {
   const F32 df;
-  const hn::RebindToSigned<F32> di;
-  const hn::Rebind<uint8_t, F32> d8;
+  const hn::Rebind<int8_t, F32> d8;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
-  for (int64_t r = 0; r < rows; ++r, tables += num_entries, out += num_entries) {
-    auto max = hn::Zero(df);
+  constexpr int64_t kEntries = kCodeNibbles * 16;
+  for (int64_t r = 0; r < rows; ++r, tables += kEntries, out += kEntries) {
+    float largest_sum = 0.0f;
     auto difference = hn::Zero(df);  // x - x is NaN for NaN and infinity
-    for (int64_t i = 0; i < num_entries; i += lanes) {
-      const auto x = hn::LoadU(df, tables + i);
-      max = hn::Max(max, hn::Abs(x));
-      difference = hn::Add(difference, hn::Sub(x, x));
+    for (int64_t n = 0; n < kCodeNibbles; ++n) {
+      auto max = hn::Zero(df);
+      for (int64_t i = n * 16; i < (n + 1) * 16; i += lanes) {
+        const auto x = hn::LoadU(df, tables + i);
+        max = hn::Max(max, hn::Abs(x));
+        difference = hn::Add(difference, hn::Sub(x, x));
+      }
+      largest_sum += hn::GetLane(hn::MaxOfLanes(df, max));
     }
-    const float step = hn::GetLane(hn::MaxOfLanes(df, max)) / (63 - kCodeTableZero);
+    // Rounding may add half a step per table.
+    const float step = largest_sum / (127 - kCodeNibbles / 2);
     const bool valid = hn::GetLane(hn::SumOfLanes(df, difference)) == 0.0f && step > 1e-30f;
     steps[r] = valid ? step : 0.0f;
     const auto inverse = hn::Set(df, 1.0f / step);
-    for (int64_t i = 0; i < num_entries; i += lanes) {
+    for (int64_t i = 0; i < kEntries; i += lanes) {
       const auto x = valid ? hn::Mul(hn::LoadU(df, tables + i), inverse) : hn::Zero(df);
-      const auto entry = hn::Add(hn::NearestInt(x), hn::Set(di, kCodeTableZero));
-      hn::StoreU(hn::DemoteTo(d8, entry), d8, out + i);
+      hn::StoreU(hn::DemoteTo(d8, hn::NearestInt(x)), d8, out + i);
     }
   }
 }
 
-#if HWY_TARGET == HWY_SCALAR
-
-// A page's codes and scales, unpacked.
-struct Page {
-  void Load(const uint8_t* page) {
-    codes = page;
-    for (int64_t t = 0; t < kTokens; ++t) {
-      scales[t] = static_cast<float>(page[kCodeNibbles * kTokens / 2 + t]) * kCodeScaleUnit;
+// A page's codes, a byte per nibble: [kCodeNibbles][keys].
+struct PageCodes {
+  void Load(const uint8_t* HWY_RESTRICT page) {
+    const hn::CappedTag<uint8_t, kTokens> d8;
+    for (int64_t i = 0; i < kCodePageBytes; i += static_cast<int64_t>(hn::Lanes(d8))) {
+      const auto both = hn::LoadU(d8, page + i);
+      hn::Store(hn::And(both, hn::Set(d8, 15)), d8, codes + i);
+      hn::Store(hn::ShiftRight<4>(both), d8, codes + kCodePageBytes + i);
     }
   }
-  const uint8_t* codes;
-  float scales[kTokens];
+  HWY_ALIGN uint8_t codes[kCodeNibbles * kTokens];
 };
 
-// visit(estimates of keys from t on, t) for one row.
-template <class Visit>
-void ScanRow(const Page& page, const uint8_t* tables, float step, const Visit& visit) {
-  for (int64_t t = 0; t < kTokens; ++t) {
-    int32_t sum = 0;
-    for (int64_t n = 0; n < kCodeNibbles; ++n) {
-      const int byte = page.codes[n * kTokens / 2 + t % (kTokens / 2)];
-      const int nibble = t < kTokens / 2 ? byte & 15 : byte >> 4;
-      sum += tables[n * 16 + nibble] - kCodeTableZero;
+// The entries of keys, a vector of them, in table n of a row; `codes` are those of the first key.
+using I8 = hn::CappedTag<int8_t, kTokens>;
+struct Table {
+#if HWY_TARGET == HWY_SCALAR
+  Table(const int8_t* tables, int64_t n) : entries(tables + n * 16), begin(n * kTokens) {}
+  hn::Vec<I8> Get(const uint8_t* codes) const { return hn::Set(I8(), entries[codes[begin]]); }
+  const int8_t* entries;
+#else
+  Table(const int8_t* tables, int64_t n)
+      : entries(hn::LoadDup128(I8(), tables + n * 16)), begin(n * kTokens) {}
+  HWY_INLINE hn::Vec<I8> Get(const uint8_t* HWY_RESTRICT codes) const {
+    const hn::RebindToUnsigned<I8> du;
+    return hn::TableLookupBytes(entries, hn::BitCast(I8(), hn::Load(du, codes + begin)));
+  }
+  hn::Vec<I8> entries;
+#endif
+  int64_t begin;
+};
+
+void ScanPage(const CodePages& pages, const CodeTables& tables, float* HWY_RESTRICT out) {
+  PageCodes page;
+  page.Load(pages.codes);
+  const I8 d8;
+  for (int64_t r = 0; r < tables.rows; ++r, out += kTokens) {
+    HWY_ALIGN int8_t sums[kTokens];
+    for (int64_t t = 0; t < kTokens; t += static_cast<int64_t>(hn::Lanes(d8))) {
+      auto sum = hn::Zero(d8);
+      for (int64_t n = 0; n < kCodeNibbles; ++n) {
+        sum = hn::Add(sum, Table(tables.tables + r * kCodeNibbles * 16, n).Get(page.codes + t));
+      }
+      hn::Store(sum, d8, sums + t);
     }
-    visit(hn::Set(F32(), page.scales[t] * step * static_cast<float>(sum)), t);
+    const float step = pages.scales[0] * tables.steps[r];
+    for (int64_t t = 0; t < kTokens; ++t) out[t] = static_cast<float>(sums[t]) * step;
+  }
+}
+
+// ---- Masses
+
+// 2^x is taken as a number whose bits grow linearly with x (Schraudolph 1999), moved down by half
+// the largest error of that: in 16 bits, x in 1/128 plus the bias of the exponent are the upper
+// half of an f32.
+constexpr int kUnit = 128;
+constexpr int16_t kLargestPower = 126 * kUnit;
+constexpr int16_t kExponentBias = 127 * kUnit - 5;
+
+// From 256 times a sum to x, in 1/2^15.
+HWY_INLINE int16_t FactorOf(float step) {
+  return static_cast<int16_t>(std::min(step * kUnit * 128.0f + 0.5f, 32767.0f));
+}
+// Whether x stays within kLargestPower whatever the sum.
+HWY_INLINE bool IsTame(int16_t factor) {
+  return 128 * 256 * int64_t{factor} < int64_t{kLargestPower} << 15;
+}
+
+#if HWY_TARGET == HWY_SCALAR
+
+// masses[p] = the sum of 2^x over the keys of page p.
+template <bool kTame>
+void SumPowers(const PageCodes (&group)[kPages], const int8_t* tables, const int16_t* factors,
+               float* masses) {
+  for (int64_t p = 0; p < kPages; ++p) {
+    masses[p] = 0.0f;
+    for (int64_t t = 0; t < kTokens; ++t) {
+      int sum = 0;
+      for (int64_t n = 0; n < kCodeNibbles; ++n) {
+        sum += hn::GetLane(Table(tables, n).Get(group[p].codes + t));
+      }
+      const int x = std::clamp((sum * 256 * factors[p] + (1 << 14)) >> 15, -int{kLargestPower},
+                               int{kLargestPower});
+      masses[p] += std::bit_cast<float>(static_cast<uint32_t>(x + kExponentBias) << 16);
+    }
   }
 }
 
 #else
 
-// A page's codes and scales, unpacked. Nibbles become bytes in the order of keys 0, 16, 1, 17, ...:
-// the even bytes of a vector are then one half of the page and the odd ones the other, and sums
-// need no shuffling.
-struct Page {
-  void Load(const uint8_t* HWY_RESTRICT page) {
-    const hn::FixedTag<uint8_t, 16> d8;
-    for (int64_t n = 0; n < kCodeNibbles; ++n) {
-      const auto both = hn::LoadU(d8, page + n * 16);
-      const auto low = hn::And(both, hn::Set(d8, 15));
-      const auto high = hn::ShiftRight<4>(both);
-      hn::Store(hn::InterleaveLower(d8, low, high), d8, codes + n * kTokens);
-      hn::Store(hn::InterleaveUpper(d8, low, high), d8, codes + n * kTokens + 16);
-    }
-    const F32 df;
-    const hn::RebindToSigned<F32> di;
-    const hn::Rebind<uint8_t, F32> d_scale;
-    const uint8_t* HWY_RESTRICT from = page + kCodeNibbles * kTokens / 2;
-    for (int64_t t = 0; t < kTokens; t += static_cast<int64_t>(hn::Lanes(df))) {
-      const auto scale = hn::ConvertTo(df, hn::PromoteTo(di, hn::LoadU(d_scale, from + t)));
-      hn::Store(hn::Mul(scale, hn::Set(df, kCodeScaleUnit)), df, scales + t);
-    }
+// Adds 2^x of keys to two sums; `sums_times_256` are int16.
+template <bool kTame, class V8, class VF>
+HWY_INLINE void AddPowers(V8 sums_times_256, int16_t factor, VF& even, VF& odd) {
+  const hn::DFromV<VF> df;
+  const hn::RebindToUnsigned<decltype(df)> d32;
+  const hn::Repartition<int16_t, decltype(df)> d16;
+  auto x = hn::MulFixedPoint15(hn::BitCast(d16, sums_times_256), hn::Set(d16, factor));
+  if constexpr (!kTame) {
+    x = hn::Max(x, hn::Set(d16, static_cast<int16_t>(-kLargestPower)));
+    x = hn::Min(x, hn::Set(d16, kLargestPower));
   }
-  HWY_ALIGN uint8_t codes[kCodeNibbles * kTokens];
-  HWY_ALIGN float scales[kTokens];
-};
+  const auto bits = hn::BitCast(d32, hn::Add(x, hn::Set(d16, kExponentBias)));
+  even = hn::Add(even, hn::BitCast(df, hn::ShiftLeft<16>(bits)));
+  odd = hn::Add(odd, hn::BitCast(df, hn::AndNot(hn::Set(d32, 0xffff), bits)));
+}
 
-// visit(estimates of keys from t on, t) for one row, in any order.
-template <class Visit>
-HWY_INLINE void ScanRow(const Page& page, const uint8_t* HWY_RESTRICT tables, float step,
-                        const Visit& visit) {
-  const hn::CappedTag<uint8_t, kTokens> d8;
-  const hn::Repartition<uint16_t, decltype(d8)> d16;
-  const hn::Half<decltype(d16)> half;
-  const F32 df;
-  const hn::RebindToSigned<F32> di;
-  const int64_t lanes8 = static_cast<int64_t>(hn::Lanes(d8));
-  const auto zero = hn::Set(di, static_cast<int32_t>(kCodeTableZero * kCodeNibbles));
-  const auto unit = hn::Set(df, step);
-  const auto convert = [&](auto sums, int64_t t) {
-    const auto x = hn::ConvertTo(df, hn::Sub(hn::PromoteTo(di, sums), zero));
-    visit(hn::Mul(x, hn::Mul(hn::Load(df, page.scales + t), unit)), t);
-  };
-  for (int64_t first = 0; first < kTokens; first += lanes8) {
-    auto even = hn::Zero(d16);
-    auto odd = hn::Zero(d16);
-    const auto look_up = [&](int64_t n) HWY_ATTR {
-      return hn::TableLookupBytes(hn::LoadDup128(d8, tables + n * 16),
-                                  hn::Load(d8, page.codes + n * kTokens + first));
-    };
-    for (int64_t n = 0; n < kCodeNibbles; n += 4) {
-      const auto sum = hn::Add(hn::Add(look_up(n), look_up(n + 1)),
-                               hn::Add(look_up(n + 2), look_up(n + 3)));  // at most 252
-      even = hn::Add(even, hn::And(hn::BitCast(d16, sum), hn::Set(d16, 255)));
-      odd = hn::Add(odd, hn::ShiftRight<8>(hn::BitCast(d16, sum)));
+// masses[p] = the sum of 2^x over the keys of page p. A table is loaded once for all pages.
+template <bool kTame>
+HWY_INLINE void SumPowers(const PageCodes (&group)[kPages], const int8_t* HWY_RESTRICT tables,
+                          const int16_t* HWY_RESTRICT factors, float* HWY_RESTRICT masses) {
+  const I8 d8;
+  const hn::Repartition<float, I8> df;
+  constexpr int64_t kLanes = hn::MaxLanes(df);
+  hn::Vec<decltype(df)> sum[kPages];
+  for (int64_t p = 0; p < kPages; ++p) sum[p] = hn::Zero(df);
+  for (int64_t t = 0; t < kTokens; t += hn::MaxLanes(d8)) {
+    hn::Vec<I8> sums[kPages];
+    const Table first(tables, 0);
+    for (int64_t p = 0; p < kPages; ++p) sums[p] = first.Get(group[p].codes + t);
+    for (int64_t n = 1; n < kCodeNibbles; ++n) {
+      const Table table(tables, n);
+      for (int64_t p = 0; p < kPages; ++p) {
+        sums[p] = hn::Add(sums[p], table.Get(group[p].codes + t));
+      }
     }
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
-    const int64_t t = first / 2;
-    convert(hn::LowerHalf(half, even), t);
-    convert(hn::UpperHalf(half, even), t + lanes);
-    convert(hn::LowerHalf(half, odd), kTokens / 2 + t);
-    convert(hn::UpperHalf(half, odd), kTokens / 2 + t + lanes);
+    for (int64_t p = 0; p < kPages; ++p) {
+      auto odd = hn::Zero(df);
+      const auto zero = hn::Zero(d8);
+      AddPowers<kTame>(hn::InterleaveLower(d8, zero, sums[p]), factors[p], sum[p], odd);
+      AddPowers<kTame>(hn::InterleaveUpper(d8, zero, sums[p]), factors[p], sum[p], odd);
+      sum[p] = hn::Add(sum[p], odd);
+    }
   }
+  // Sums of neighbouring lanes, of two pages in one vector, until a lane is a page.
+  for (int64_t vectors = kPages / 2; vectors >= kPages / kLanes; vectors /= 2) {
+    for (int64_t i = 0; i < vectors; ++i) {
+      const auto lo = sum[2 * i], hi = sum[2 * i + 1];
+      sum[i] = hn::Add(hn::ConcatEven(df, hi, lo), hn::ConcatOdd(df, hi, lo));
+    }
+  }
+  for (int64_t i = 0; i < kPages / kLanes; ++i) hn::StoreU(sum[i], df, masses + i * kLanes);
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
-void ScanPage(const uint8_t* codes, const CodeTables& tables, float* HWY_RESTRICT out) {
-  Page page;
-  page.Load(codes);
-  for (int64_t r = 0; r < tables.rows; ++r, out += kTokens) {
-    ScanRow(page, tables.tables + r * kCodeNibbles * 16, tables.steps[r],
-            [&](VF32 x, int64_t t) HWY_ATTR { hn::Store(x, F32(), out + t); });
-  }
-}
-
-// 2^x as a number whose bits grow linearly with x (Schraudolph 1999), moved down by half the
-// largest error of that. Adding 2^15 leaves x + 127 in the low 16 bits, eight of them fractional:
-// the exponent and the first bits of the mantissa.
-HWY_INLINE VF32 FastExp2(VF32 x) {
+void AddPageMasses(const CodePages& pages, const CodeTables& tables, float* HWY_RESTRICT masses,
+                   int64_t stride) {
   const F32 df;
-  const hn::RebindToUnsigned<F32> du;
-  const auto clamped = hn::Min(hn::Max(x, hn::Set(df, -126.0f)), hn::Set(df, kLargestEstimate));
-  const auto fixed = hn::Add(clamped, hn::Set(df, 32768.0f + 126.957f));
-  return hn::BitCast(df, hn::ShiftLeft<15>(hn::BitCast(du, fixed)));
-}
-
-void AddPageMasses(const uint8_t* pages, std::span<const int32_t> page_ids,
-                   const CodeTables& tables, float* HWY_RESTRICT masses, int64_t stride) {
-  const int64_t num_pages = std::ssize(page_ids);
-  const F32 df;
-  Page group[kPages];
+  PageCodes group[kPages] = {};
   HWY_ALIGN float sums[kPages];
-  for (int64_t first = 0; first < num_pages; first += kPages) {
-    const int64_t count = std::min(kPages, num_pages - first);
-    const int32_t* HWY_RESTRICT ids = page_ids.data() + first;
-    for (int64_t p = 0; p < count; ++p) {
-      group[p].Load(pages + ids[p] * kCodePageBytes);
+  int16_t factors[kPages] = {};
+  for (int64_t first = 0; first < pages.count; first += kPages) {
+    const int64_t count = std::min(kPages, pages.count - first);
+    const uint8_t* codes = pages.codes + first * kCodePageBytes;
+    for (int64_t p = 0; p < count; ++p) group[p].Load(codes + p * kCodePageBytes);
+    for (int64_t p = kPages; p < std::min(2 * kPages, pages.count - first); ++p) {
+      for (int64_t i = 0; i < kCodePageBytes; i += 64) {
+        __builtin_prefetch(codes + p * kCodePageBytes + i);
+      }
     }
     for (int64_t r = 0; r < tables.rows; ++r) {
-      const uint8_t* row_tables = tables.tables + r * kCodeNibbles * 16;
+      int16_t largest = 0;
       for (int64_t p = 0; p < count; ++p) {
-        auto sum = hn::Zero(df);
-        ScanRow(group[p], row_tables, tables.steps[r],
-                [&](VF32 x, int64_t) HWY_ATTR { sum = hn::Add(sum, FastExp2(x)); });
-        sums[p] = hn::GetLane(hn::SumOfLanes(df, sum));
+        factors[p] = FactorOf(tables.steps[r] * pages.scales[first + p]);
+        largest = std::max(largest, factors[p]);
       }
-      for (int64_t p = count; p < kPages; ++p) sums[p] = 1.0f;
+      const int8_t* row_tables = tables.tables + r * kCodeNibbles * 16;
+      if (IsTame(largest)) {
+        SumPowers<true>(group, row_tables, factors, sums);
+      } else {
+        SumPowers<false>(group, row_tables, factors, sums);
+      }
       for (int64_t p = 0; p < kPages; p += static_cast<int64_t>(hn::Lanes(df))) {
         hn::Store(hn::Log2(df, hn::Load(df, sums + p)), df, sums + p);
       }
-      for (int64_t p = 0; p < count; ++p) masses[r * stride + ids[p]] += sums[p];
+      float* HWY_RESTRICT row = masses + r * stride + first;
+      for (int64_t p = 0; p < count; ++p) row[p] += sums[p];
     }
   }
 }
@@ -212,18 +251,17 @@ HWY_EXPORT(QuantizeTables);
 HWY_EXPORT(ScanPage);
 HWY_EXPORT(AddPageMasses);
 
-void QuantizeTables(const float* tables, int64_t rows, int64_t num_entries, uint8_t* out,
-                    float* steps) {
-  HWY_DYNAMIC_DISPATCH(QuantizeTables)(tables, rows, num_entries, out, steps);
+void QuantizeTables(const float* tables, int64_t rows, int8_t* out, float* steps) {
+  HWY_DYNAMIC_DISPATCH(QuantizeTables)(tables, rows, out, steps);
 }
 
-void ScanPage(const uint8_t* page, const CodeTables& tables, float* out) {
-  HWY_DYNAMIC_DISPATCH(ScanPage)(page, tables, out);
+void ScanPage(const CodePages& pages, const CodeTables& tables, float* out) {
+  HWY_DYNAMIC_DISPATCH(ScanPage)(pages, tables, out);
 }
 
-void AddPageMasses(const uint8_t* pages, std::span<const int32_t> page_ids,
-                   const CodeTables& tables, float* masses, int64_t stride) {
-  HWY_DYNAMIC_DISPATCH(AddPageMasses)(pages, page_ids, tables, masses, stride);
+void AddPageMasses(const CodePages& pages, const CodeTables& tables, float* masses,
+                   int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(AddPageMasses)(pages, tables, masses, stride);
 }
 
 }  // namespace lode::kernels

@@ -114,7 +114,7 @@ class HeadKeys {
     index_.Prepare(queries, rows, prepared);
     AlignedVector<float> residuals(Size(rows * kPageTokens));
     for (int64_t page = 0; page < pages; ++page) {
-      kernels::ScanPage(index_.Codes(page), prepared.Tables(), residuals.data());
+      kernels::ScanPage(index_.Codes(page, page + 1), prepared.Tables(), residuals.data());
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t t = 0; t < kPageTokens; ++t) {
           scores[Size(r * num_keys_ + page * kPageTokens + t)] =

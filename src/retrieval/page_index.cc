@@ -13,10 +13,6 @@
 namespace lode {
 namespace {
 
-// Of the correction <x,x>/<x,z> of a key, as a code may be a poor match.
-constexpr float kMaxScale = 3.0f;
-static_assert(kMaxScale / kernels::kCodeScaleUnit < 255);
-
 // Resizes with an eighth of slack, where a vector's own growth would double it.
 template <class Vector>
 void GrowTo(size_t size, Vector& vector) {
@@ -57,8 +53,9 @@ void PageIndex::Append(const float* keys, const float* values, int64_t value_str
   for (int64_t t = 0; t < kPageTokens; ++t) {
     for (int64_t d = 0; d < n; ++d) mean_value[At(d)] += values[t * value_stride + d] / kPageTokens;
   }
-  GrowTo(codes_.size() + At(kCodeBytes), codes_);
-  Encode(residuals.data(), codes_.data() + num_pages_ * kCodeBytes);
+  GrowTo(At((num_pages_ + 1) * kernels::kCodePageBytes), codes_);
+  GrowTo(At(num_pages_ + 1), scales_);
+  scales_.back() = Encode(residuals.data(), &codes_[At(num_pages_ * kernels::kCodePageBytes)]);
   AppendMeans(mean_key.data(), mean_value.data());
 }
 
@@ -91,7 +88,8 @@ void PageIndex::Truncate(int64_t num_pages) {
   num_pages_ = nodes * kNodePages;
   mean_keys_.resize(At(nodes * key_tile_bytes_));
   mean_values_.resize(At(nodes * value_tile_bytes_));
-  codes_.resize(At(num_pages_ * kCodeBytes));
+  codes_.resize(At(num_pages_ * kernels::kCodePageBytes));
+  scales_.resize(At(num_pages_));
   std::fill(open_values_.begin(), open_values_.end(), 0.0f);
   std::fill(full_scales_.begin(), full_scales_.end(), 0.0f);
   for (int64_t node = 0; node < nodes; ++node) {
@@ -106,38 +104,36 @@ void PageIndex::RaiseToMeanScales(float* scales) const {
   }
 }
 
-void PageIndex::Encode(const float* residuals, uint8_t* page) {
+// The scale is the one of least squared error.
+float PageIndex::Encode(const float* residuals, uint8_t* page) const {
   const std::span<const CodeField> fields = projection_->fields();
   AlignedVector<float> mapped(fields.size() * At(kPageTokens));
   kernels::MultiplyTile(projection_->field_map(), head_dim(), residuals,
                         static_cast<int64_t>(fields.size()), head_dim(), kPageTokens, false,
                         mapped.data(), kPageTokens);
-  std::array<float, kernels::kKvTileTokens> zz = {}, xz = {};
+  float zz = 0.0f, xz = 0.0f;  // sums over all keys: of squares of what the codes say, of products
   const float* row = mapped.data();
   for (const CodeField& field : fields) {
     const std::span<const float> levels = LloydMaxLevels(field.bits);
     const float deviation = projection_->deviations()[At(field.dim)];
     const float variance = deviation * deviation;
-    uint8_t* bytes = page + field.nibble * kPageTokens / 2;
+    constexpr int32_t kRows = kCodeNibbles / 2;  // of two nibbles
+    uint8_t* bytes = page + field.nibble % kRows * kPageTokens;
+    const int shift = field.shift + (field.nibble < kRows ? 0 : 4);
     for (int64_t t = 0; t < kPageTokens; ++t) {
       int level = 0;  // the nearest
       for (size_t i = 1; i < levels.size(); ++i) {
         level += row[t] >= (levels[i - 1] + levels[i]) / 2 ? 1 : 0;
       }
-      const int high = t < kPageTokens / 2 ? 0 : 4;
-      bytes[t % (kPageTokens / 2)] |= static_cast<uint8_t>(level << (field.shift + high));
-      zz[At(t)] +=
-          levels[static_cast<size_t>(level)] * levels[static_cast<size_t>(level)] * variance;
-      xz[At(t)] += row[t] * levels[static_cast<size_t>(level)] * variance;
+      bytes[t] |= static_cast<uint8_t>(level << shift);
+      const float z = levels[static_cast<size_t>(level)];
+      zz += z * z * variance;
+      xz += row[t] * z * variance;
     }
     row += kPageTokens;
   }
-  uint8_t* scales = page + kCodeNibbles * kPageTokens / 2;
-  for (int64_t t = 0; t < kPageTokens; ++t) {
-    // Every level has the sign of what it stands for: xz is 0 only where the residual is.
-    const float scale = xz[At(t)] > 0.0f ? std::min(xz[At(t)] / zz[At(t)], kMaxScale) : 0.0f;
-    scales[t] = static_cast<uint8_t>(std::lround(scale / kernels::kCodeScaleUnit));
-  }
+  // Every level has the sign of what it stands for: xz is 0 only where the residuals are.
+  return xz > 0.0f ? xz / zz : 0.0f;
 }
 
 void PageIndex::Prepare(const float* queries, int64_t rows, PreparedQueries& out) const {
@@ -147,8 +143,7 @@ void PageIndex::Prepare(const float* queries, int64_t rows, PreparedQueries& out
   out.steps.resize(At(rows));
   kernels::MultiplyTile(queries, head_dim(), projection_->table_map(), rows, head_dim(),
                         kCodeEntries, false, out.exact.data(), kCodeEntries);
-  kernels::QuantizeTables(out.exact.data(), rows, kCodeEntries, out.tables.data(),
-                          out.steps.data());
+  kernels::QuantizeTables(out.exact.data(), rows, out.tables.data(), out.steps.data());
 }
 
 }  // namespace lode

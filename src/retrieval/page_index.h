@@ -3,8 +3,8 @@
 //
 // A page is kKvTileTokens neighbouring tokens, all stored. Of each page the index keeps the mean
 // key and the mean value, which stand for the page when it is not read (summaries), and a code per
-// key: its residual to the mean key in the balanced space of a HeadProjection, with one scale. From
-// these the score of a query and each key is estimated:
+// key: its residual to the mean key in the balanced space of a HeadProjection, with one scale for
+// the page. From these the score of a query and each key is estimated:
 //   q.k ~ q.mean + scale * sum of the levels of its code times q'
 // The means of kNodePages neighbouring pages are a node: a tile of keys and values in 8 bits, laid
 // out as in the cache (kernels/kv_codes.h).
@@ -35,9 +35,9 @@ struct PreparedQueries {
   }
 
   int64_t rows = 0;
-  AlignedVector<float> exact;     // tables before they are rounded
-  AlignedVector<uint8_t> tables;  // [rows][kCodeEntries]
-  std::vector<float> steps;       // [rows]
+  AlignedVector<float> exact;    // tables before they are rounded
+  AlignedVector<int8_t> tables;  // [rows][kCodeEntries]
+  std::vector<float> steps;      // [rows]
 };
 
 class PageIndex {
@@ -51,7 +51,7 @@ class PageIndex {
   // What the index of `tokens` tokens takes, slack of its growth left aside.
   static int64_t BytesFor(int64_t head_dim, int64_t tokens);
   // Bytes that the codes of a page and the means of a node take.
-  static constexpr int64_t kCodeBytes = kernels::kCodePageBytes;
+  static constexpr int64_t kCodeBytes = kernels::kCodePageBytes + int64_t{sizeof(float)};
   int64_t node_bytes() const { return key_tile_bytes_ + value_tile_bytes_; }
 
   // Appends a page.
@@ -70,21 +70,27 @@ class PageIndex {
   // scales[d] = max(scales[d], the largest scale of component d of the mean keys), [head_dim].
   void RaiseToMeanScales(float* scales) const;
 
-  // The codes of a page and those after it, for kernels/code_scan.h.
-  const uint8_t* Codes(int64_t page) const { return &codes_[At(page * kCodeBytes)]; }
+  // The codes of pages [begin, end).
+  kernels::CodePages Codes(int64_t begin, int64_t end) const {
+    return {.codes = &codes_[At(begin * kernels::kCodePageBytes)],
+            .scales = &scales_[At(begin)],
+            .count = end - begin};
+  }
   // queries [rows][head_dim]; estimates are in their units.
   void Prepare(const float* queries, int64_t rows, PreparedQueries& out) const;
 
  private:
   static size_t At(int64_t index) { return static_cast<size_t>(index); }
   void AppendMeans(const float* key, const float* value);
-  void Encode(const float* residuals, uint8_t* page);
+  // Returns the page's scale.
+  float Encode(const float* residuals, uint8_t* page) const;
 
   const HeadProjection* projection_;
   int64_t key_tile_bytes_, value_tile_bytes_;
   int64_t num_pages_ = 0;
   AlignedVector<std::byte> mean_keys_, mean_values_;  // tiles [num_nodes]
-  std::vector<uint8_t> codes_;                        // [num_pages][kCodeBytes]
+  std::vector<uint8_t> codes_;                        // [num_pages][kCodePageBytes]
+  std::vector<float> scales_;                         // [num_pages]
   std::vector<float> full_scales_;                    // of the nodes that are full
   // The node that is not full, in f32: [head_dim][kNodePages] and [kNodePages][head_dim].
   AlignedVector<float> open_keys_, open_values_;

@@ -192,7 +192,7 @@ TEST(PageIndex, EstimatesScores) {
   alignas(64) float out[3 * kPageTokens];
   double error = 0, variance = 0, bias = 0;
   for (int64_t page = 0; page < 16; ++page) {
-    kernels::ScanPage(pages.index.Codes(page), prepared.Tables(), out);
+    kernels::ScanPage(pages.index.Codes(page, page + 1), prepared.Tables(), out);
     for (int64_t r = 0; r < 3; ++r) {
       const float* query = &queries[static_cast<size_t>(r * kDim)];
       const double base = Dot(query, MeanKey(pages.index, page).data());
@@ -239,9 +239,11 @@ TEST(PageIndex, Truncation) {
   pages.index.Truncate(2 * kNodePages - 1);
   EXPECT_EQ(pages.index.num_pages(), kNodePages) << "whole nodes stay";
   const Pages again(&projection, kNodePages, 7);
-  EXPECT_TRUE(std::equal(pages.index.Codes(kNodePages - 1),
-                         pages.index.Codes(kNodePages - 1) + PageIndex::kCodeBytes,
-                         again.index.Codes(kNodePages - 1)));
+  const kernels::CodePages found = pages.index.Codes(0, kNodePages);
+  const kernels::CodePages expected = again.index.Codes(0, kNodePages);
+  EXPECT_TRUE(
+      std::equal(found.codes, found.codes + kNodePages * kernels::kCodePageBytes, expected.codes));
+  EXPECT_TRUE(std::equal(found.scales, found.scales + kNodePages, expected.scales));
   EXPECT_EQ(DecodeMeans(pages.index, 0, true), DecodeMeans(again.index, 0, true));
   std::vector<float> scales(kDim, 0.0f), fresh(kDim, 0.0f);
   pages.index.RaiseToMeanScales(scales.data());

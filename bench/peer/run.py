@@ -76,7 +76,7 @@ class Bench:
         return timed["stdout"], timed["seconds"]
 
     def steps(self, depth: int) -> int:
-        return 32 if depth == 0 else 12 if depth < 16384 else 8
+        return 32 if depth == 0 else 12 if depth < 16384 else 8 if depth < 65536 else 4
 
     def peer_seconds(self, kind: str, depth: int, setting) -> float:
         flash, kv = setting
@@ -94,12 +94,23 @@ class Bench:
         if kind == "first token":
             return self.run([self.args.lode, "run", "-m", self.args.model, "-t", self.args.threads,
                              "--no-chat", "-p", "The capital of France is the", "-n", 1])[1]
+        if kind == "decode" and depth > 0 and self.args.lode_attention != "flash":
+            return self.lode_tiled_seconds(depth)
         prefill, decode = (PREFILL_TOKENS, 0) if kind == "prefill" else (0, self.steps(depth))
         text, _ = self.run([self.args.lode, "bench", "-m", self.args.model, "-p", prefill, "-n",
                             decode, "-d", depth, "-r", 1, "-t", self.args.threads, "-o", "json",
                             "--kv-cache-dtype", self.args.lode_kv])
         row = json.loads(text)[0]
         return statistics.median(row["samples_ns"]) / 1e9 / max(1, row["n_gen"])
+
+
+    def lode_tiled_seconds(self, depth: int) -> float:
+        """Decode of an attention that selects what it reads: made-up keys tell nothing of it."""
+        text, _ = self.run([self.args.lode, "bench", "-m", self.args.model, "--attention",
+                            self.args.lode_attention, "-n", self.steps(depth), "-d", depth, "-r", 1,
+                            "--tile-from", 4096, "-t", self.args.threads, "-o", "json",
+                            "--kv-cache-dtype", self.args.lode_kv])
+        return json.loads(text)[0]["median_ms_per_token"] / 1e3
 
 
 def best_settings(bench: Bench, rows) -> dict:
@@ -137,6 +148,7 @@ def measure(bench: Bench, args, best: dict) -> dict:
               f"{out['peer_kv']}) | {describe(out['work'], lode)} | {out['ratio']:.2f} |")
     return {"date": datetime.date.today().isoformat(), "commit": commit(), "cpu": cpu_name(),
             "threads": args.threads, "model": args.model.name, "lode_kv": args.lode_kv,
+            "lode_attention": args.lode_attention,
             "peer": "llama-cpp-python " + version("llama-cpp-python"), "rounds": args.rounds,
             "prefill_tokens": PREFILL_TOKENS, "rows": rows}
 
@@ -177,6 +189,9 @@ def main() -> int:
     parser.add_argument("--model", type=Path, required=True, metavar="FILE.gguf")
     parser.add_argument("--lode", type=Path, default=ROOT / "build/release/src/cli/lode")
     parser.add_argument("--lode-kv", default="int8", help="lode's --kv-cache-dtype")
+    parser.add_argument("--lode-attention", default="flash",
+                        help="of lode's decode rows; csa_hca runs over a real prefill of 4,096 "
+                        "tokens, repeated")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=parse_rows, default=ROWS,

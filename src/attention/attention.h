@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,14 @@ struct AttentionInputs {
   const float* q = nullptr;    // [num_tokens, num_heads, head_dim] after RoPE, row stride q_stride
                                // floats per token
   int64_t q_stride = 0;
+};
+
+// Tokens [begin, end) of a sequence. Without any, it is the border between two of them.
+struct TokenRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  bool operator==(const TokenRange&) const = default;
 };
 
 // How sparse attention chooses what it reads. Counts are tokens; pages are read whole.
@@ -98,6 +107,10 @@ class Attention {
   // The sequence's tokens from `length` on are gone or will be other ones: forget what was learnt
   // of them.
   virtual void Truncate(SequenceId /*sequence*/, int64_t /*length*/) {}
+  // From now on no summary stands for a token of these ranges, nor for tokens of both sides of a
+  // border: they are read. Ranges ascend and may lie ahead of what is cached; they replace the
+  // sequence's earlier ones. Truncate forgets those it reaches.
+  virtual void KeepExact(SequenceId /*sequence*/, std::span<const TokenRange> /*ranges*/) {}
 };
 
 // What some implementations need besides their name.

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "attention/audit.h"
@@ -31,15 +32,16 @@ class CsaHcaAttention final : public Attention {
   void Forward(const AttentionInputs& inputs, const KvCache& cache, ThreadPool& pool, float* out,
                int64_t out_stride) override {
     if (inputs.num_tokens <= 0) return;
-    SparseIndex& index =
-        indices_.try_emplace(inputs.sequence, *calibration_, options_).first->second;
+    SparseIndex& index = IndexOf(inputs.sequence);
     if (inputs.sliding_window > 0 || !index.Covers(inputs.layer)) {
       exact_->Forward(inputs, cache, pool, out, out_stride);
       return;
     }
     index.Update(inputs, cache, pool);
-    const int64_t last = inputs.first_position + inputs.num_tokens - 1;
-    if (MiddlePages::Of(options_, last).count() == 0) {  // short enough
+    const MiddlePages middle =
+        MiddlePages::Of(options_, inputs.first_position + inputs.num_tokens - 1);
+    if (std::ssize(index.ExactPages(middle.begin, middle.end)) == middle.count()) {
+      // Short enough, or all of it is to be read.
       exact_->Forward(inputs, cache, pool, out, out_stride);
       return;
     }
@@ -77,9 +79,17 @@ class CsaHcaAttention final : public Attention {
     if (index != indices_.end()) index->second.Truncate(length);
   }
 
+  void KeepExact(SequenceId sequence, std::span<const TokenRange> ranges) override {
+    IndexOf(sequence).KeepExact(ranges);
+  }
+
   AttentionCounters counters() const override { return counters_; }
 
  private:
+  SparseIndex& IndexOf(SequenceId sequence) {
+    return indices_.try_emplace(sequence, *calibration_, options_).first->second;
+  }
+
   // One thread takes a tile through all stages.
   void RunAlone(SparseTile& tile, FlashScratch& scratch, float* out, int64_t out_stride) {
     AttentionCounters counters;

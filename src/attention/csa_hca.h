@@ -5,8 +5,8 @@
 // sinks) and the last `window` tokens are always read. Of the pages between, those are read whose
 // estimated softmax mass, summed over all queries that share the selection, is largest, until the
 // others hold no more than max_unread. Every other page is one entry of the softmax: its mean
-// value, weighted with its estimated mass. So nothing is left out, and what is read is exact: with
-// top_k large enough the result is that of `flash`.
+// value, weighted with its estimated mass. KeepExact names pages that are read besides. So nothing
+// is left out, and what is read is exact: with top_k large enough the result is that of `flash`.
 //
 // Queries of one KV head's group share a selection, and in prefill those of a few neighbouring
 // tokens (one query tile of flash). See docs/attention.md for what it costs and loses.

@@ -59,6 +59,22 @@ void SparseIndex::Truncate(int64_t length) {
   for (const auto& head : signs_) {
     if (head != nullptr) head->Truncate(std::min(head->num_pages(), length / kPageTokens));
   }
+  exact_pages_.resize(ExactPages(0, length / kPageTokens).size());
+}
+
+void SparseIndex::KeepExact(std::span<const TokenRange> ranges) {
+  exact_pages_.clear();
+  int64_t next = 0;
+  for (const TokenRange& range : ranges) {
+    next = std::max(next, range.begin / kPageTokens);
+    const int64_t end = (range.end + kPageTokens - 1) / kPageTokens;  // a border rounds apart
+    for (; next < end; ++next) exact_pages_.push_back(next);
+  }
+}
+
+std::span<const int64_t> SparseIndex::ExactPages(int64_t begin, int64_t end) const {
+  const auto first = std::lower_bound(exact_pages_.begin(), exact_pages_.end(), begin);
+  return {first, std::lower_bound(first, exact_pages_.end(), end)};
 }
 
 void SparseIndex::Update(const AttentionInputs& inputs, const KvCache& cache, ThreadPool& pool) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SparseIndex: the page indices (retrieval/page_index.h) of all layers and KV heads of one
 // sequence, kept up with the cache, and where pages are ranked by them, the sign codes
-// (retrieval/sign_codes.h).
+// (retrieval/sign_codes.h). It also knows which pages no summary may stand for.
 #ifndef LODE_ATTENTION_SPARSE_INDEX_H_
 #define LODE_ATTENTION_SPARSE_INDEX_H_
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "attention/attention.h"
@@ -34,6 +35,12 @@ class SparseIndex {
     return signs_.empty() ? nullptr : signs_[At(layer, kv_head)].get();
   }
 
+  // As Attention::KeepExact: a page is kept exact if it holds a token of a range, or both sides of
+  // a border.
+  void KeepExact(std::span<const TokenRange> ranges);
+  // Of pages [begin, end) those kept exact, ascending.
+  std::span<const int64_t> ExactPages(int64_t begin, int64_t end) const;
+
   // Forgets the pages that hold tokens from `length` on.
   void Truncate(int64_t length);
   // Adds the pages that are full and not yet known, after dropping those that were written anew:
@@ -53,6 +60,7 @@ class SparseIndex {
   int64_t num_kv_heads_;
   std::vector<std::unique_ptr<PageIndex>> heads_;  // [num_layers][num_kv_heads]
   std::vector<std::unique_ptr<SignCodes>> signs_;  // the same, or empty
+  std::vector<int64_t> exact_pages_;               // ascending
 };
 
 }  // namespace lode

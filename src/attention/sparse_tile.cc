@@ -7,7 +7,6 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <numeric>
 #include <span>
 
 #include "attention/kv_chunk.h"
@@ -71,6 +70,7 @@ void SparseTile::Begin(const AttentionInputs& inputs, const KvCache& cache,
   options_ = &options;
   tile_ = tile;
   middle_ = MiddlePages::Of(options, inputs.first_position + tile.first_token);
+  exact_ = index.ExactPages(middle_.begin, middle_.end);
   nodes_ = middle_.count() > 0 ? Parts(middle_.end, kNodePages) : 0;
   columns_ = nodes_ * kNodePages;
   queries_ =
@@ -186,9 +186,10 @@ void SparseTile::RankBySigns() {
                {ranks_.data() + middle_.begin, static_cast<size_t>(middle_.count())});
 }
 
-// Sets read_ to the pages of largest share: at least top_k keys' worth, and more, up to max_growth
-// times as many, until the others' share of the mass of all rows is max_unread. With signs_:
-// those of largest rank, and never one that they do not name.
+// Sets read_ to the pages that are kept exact and, of the others, those of largest share: at least
+// top_k keys' worth, and more, up to max_growth times as many, until the rest's share of the mass
+// of all rows is max_unread. With signs_: those of largest rank, and never one that they do not
+// name.
 void SparseTile::ChoosePages() {
   const auto share = [&](int64_t page) { return shares_[static_cast<size_t>(page)]; };
   const AlignedVector<float>& ranks = signs_ != nullptr ? ranks_ : shares_;
@@ -196,20 +197,31 @@ void SparseTile::ChoosePages() {
   const auto larger = [&](int64_t a, int64_t b) {
     return rank(a) != rank(b) ? rank(a) > rank(b) : a > b;
   };
-  const int64_t least = std::min(Parts(options_->top_k, kPageTokens), middle_.count());
+  const auto for_others = [&](auto use) {  // than the exact ones
+    auto exact = exact_.begin();
+    for (int64_t page = middle_.begin; page < middle_.end; ++page) {
+      if (exact != exact_.end() && *exact == page) {
+        ++exact;
+      } else {
+        use(page);
+      }
+    }
+  };
+  const int64_t others = middle_.count() - std::ssize(exact_);
+  const int64_t least = std::min(Parts(options_->top_k, kPageTokens), others);
   const double allowed = options_->max_unread * static_cast<double>(rows());
   // Ordering all pages of a long context would take longer than reading the chosen ones. Those
   // below the cutoff hold less than an eighth of what may stay unread.
   const double cutoff =
       signs_ != nullptr ? 0.0 : allowed / (8.0 * static_cast<double>(middle_.count()));
   double unread = 0.0;
-  for (int64_t page = middle_.begin; page < middle_.end; ++page) {
+  for_others([&](int64_t page) {
     unread += share(page);
     if (rank(page) > cutoff) read_.push_back(page);
-  }
+  });
   if (signs_ == nullptr && std::ssize(read_) < least) {
-    read_.resize(static_cast<size_t>(middle_.count()));
-    std::iota(read_.begin(), read_.end(), middle_.begin);
+    read_.clear();
+    for_others([&](int64_t page) { read_.push_back(page); });
   }
   const int64_t growth = options_->max_unread > 0.0 ? options_->max_growth : 1;
   const int64_t most = std::min(least * growth, std::ssize(read_));
@@ -220,6 +232,7 @@ void SparseTile::ChoosePages() {
     unread -= share(read_[static_cast<size_t>(count++)]);
   }
   read_.resize(static_cast<size_t>(count));
+  read_.insert(read_.end(), exact_.begin(), exact_.end());
   std::sort(read_.begin(), read_.end());
 }
 

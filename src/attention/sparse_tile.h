@@ -6,7 +6,7 @@
 //   Scan       the always-read keys exactly (part 0); of all pages of the middle, estimates of
 //   their
 //              mass (further parts): logits of their means, and codes
-//   Select     which pages are read
+//   Select     which pages are read: those that the index keeps exact, and the chosen ones
 //   Attend     these pages exactly, the means of all others
 //   Finish     one softmax over everything
 //
@@ -16,6 +16,7 @@
 #define LODE_ATTENTION_SPARSE_TILE_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "attention/attention.h"
@@ -81,8 +82,9 @@ class SparseTile {
   const SparseOptions* options_ = nullptr;
   QueryTile tile_;
   MiddlePages middle_;
-  int64_t nodes_ = 0;    // that hold the middle
-  int64_t columns_ = 0;  // pages of these nodes
+  std::span<const int64_t> exact_;  // pages of the middle that are read whatever they weigh
+  int64_t nodes_ = 0;               // that hold the middle
+  int64_t columns_ = 0;             // pages of these nodes
   AlignedBuffer query_buffer_;
   const float* queries_ = nullptr;  // [rows][head_dim], times scale * log2(e)
   PreparedQueries prepared_;

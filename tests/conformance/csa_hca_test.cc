@@ -12,6 +12,7 @@
 #include <cmath>
 #include <memory>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "attention/phased.h"
@@ -106,9 +107,84 @@ TEST(CsaHca, ResultDoesNotDependOnThreads) {
   for (const int threads : {1, 2, 4}) {
     const auto attention = CreateCsaHcaAttention({.top_k = 128}, SomeCalibration(c));
     results.push_back(f.Run(*attention, 800, 100, 100, threads));
+    attention->KeepExact(0, std::vector<TokenRange>{{100, 300}, {401, 401}});
+    for (const int64_t chunk : {1, 100}) {
+      const std::vector<float> exact = f.Run(*attention, 800, 100, chunk, threads);
+      results.back().insert(results.back().end(), exact.begin(), exact.end());
+    }
   }
   EXPECT_EQ(results[0], results[1]);
   EXPECT_EQ(results[0], results[2]);
+}
+
+// What is kept exact is read in addition to the budget, whatever ranks the others; of a border only
+// a page that it cuts.
+TEST(CsaHca, PagesKeptExactAreReadBesides) {
+  using Scores = SparseOptions::Scores;
+  const Case c = {.length = 2000};
+  Fixture f(c);
+  const std::vector<TokenRange> ranges = {{0, 10}, {400, 500}, {500, 501}, {777, 777}, {800, 800}};
+  constexpr int64_t kPages = 4 + 1;
+  for (const Scores scores : {Scores::kCodes, Scores::kMeans, Scores::kExact, Scores::kHamming}) {
+    for (const int64_t top_k : {0, 96}) {
+      const auto read = [&](std::span<const TokenRange> kept) {
+        const auto attention = CreateCsaHcaAttention(
+            {.top_k = top_k, .max_unread = 0, .window = 64, .scores = scores}, SomeCalibration(c));
+        attention->KeepExact(0, kept);
+        f.Run(*attention, 1999, 1, 1);
+        return attention->counters().keys_read;
+      };
+      EXPECT_EQ(read(ranges) - read({}), 2 * kPages * kPageTokens) << top_k;
+    }
+  }
+}
+
+TEST(CsaHca, PagesKeptExactAreExact) {
+  const Case c = {.length = 2000, .needle = 777};
+  Fixture f(c);
+  const std::vector<float> truth = f.Truth(1999, 1);
+  // Nothing but the page of the key that counts, for the queries that it counts for.
+  const auto error = [&](Attention& attention) {
+    const std::vector<float> out = f.Run(attention, 1999, 1, 1);
+    return RelativeError({out.begin(), out.begin() + 64}, {truth.begin(), truth.begin() + 64});
+  };
+  const SparseOptions options = {.top_k = 0, .max_unread = 0, .window = 64};
+  const auto attention = CreatePhasedAttention(CreateAttention("flash").value(),
+                                               CreateCsaHcaAttention(options, SomeCalibration(c)));
+  attention->KeepExact(0, std::vector<TokenRange>{{777, 778}});
+  EXPECT_LT(error(*attention), 0.01);
+  attention->Truncate(0, 800);
+  EXPECT_LT(error(*attention), 0.01);
+  attention->Truncate(0, 799);
+  EXPECT_GT(error(*attention), 0.3) << "the page is forgotten with its last token";
+  attention->KeepExact(0, std::vector<TokenRange>{{700, 900}});
+  EXPECT_LT(error(*attention), 0.01);
+  attention->KeepExact(0, {});
+  EXPECT_GT(error(*attention), 0.3) << "ranges replace earlier ones";
+}
+
+TEST(CsaHca, KeepingEverythingExactIsFlash) {
+  const Case c = {.length = 900};
+  Fixture f(c);
+  const auto flash = CreateAttention("flash").value();
+  const auto sparse = CreateCsaHcaAttention({.top_k = 0, .window = 64}, SomeCalibration(c));
+  sparse->KeepExact(0, std::vector<TokenRange>{{0, 900}});
+  for (const int64_t chunk : {1, 7, 100}) {
+    EXPECT_EQ(f.Run(*sparse, 800, 100, chunk), f.Run(*flash, 800, 100, chunk));
+  }
+  EXPECT_EQ(sparse->counters().rows, 0);
+  // For the first queries of a chunk everything, for the last ones all but a few pages.
+  const Case equal = {.length = 900, .equal_pages = true};
+  Fixture pages(equal);
+  sparse->Truncate(0, 0);
+  sparse->KeepExact(0, std::vector<TokenRange>{{0, 750}});
+  const std::vector<float> truth = pages.Truth(700, 200), out = pages.Run(*sparse, 700, 200, 200);
+  EXPECT_LT(RelativeError(out, truth), kMeanTolerance);
+  const auto early = static_cast<std::ptrdiff_t>(40) * 14 * 64;
+  EXPECT_LT(
+      RelativeError({out.begin(), out.begin() + early}, {truth.begin(), truth.begin() + early}),
+      kTolerance);
+  EXPECT_GT(sparse->counters().unread_share, 0);
 }
 
 TEST(CsaHca, SlidingLayersAndLayersWithoutProjectionAreExact) {

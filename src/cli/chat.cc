@@ -8,6 +8,7 @@
 #include "cli/line_editor.h"
 #include "cli/sampling_options.h"
 #include "cli/text_input.h"
+#include "engine/prompt_marks.h"
 
 namespace lode::cli {
 namespace {
@@ -172,7 +173,7 @@ Status ChatSession::ReadFile(const std::string& path) {
   if (path.empty()) return InvalidArgumentError("/read: expected a file");
   LODE_ASSIGN_OR_RETURN(const std::string text, ReadText(path));
   attached_ += text + (text.ends_with('\n') ? "\n" : "\n\n");
-  const size_t tokens = engine_.tokenizer().Encode(text, {.add_special = false}).size();
+  const size_t tokens = EncodePrompt(engine_, text, {.add_special = false}).tokens.size();
   Say(path + ": " + FormatCount(static_cast<int64_t>(tokens)) +
       " tokens, go before your next message");
   return OkStatus();
@@ -200,13 +201,15 @@ Status ChatSession::Answer(const std::string& message) {
   all.insert(all.end(), messages_.begin(), messages_.end());
   const ChatMessage user = {"user", attached_ + message, ""};
   all.push_back(user);
-  auto prompt = chat_template_.RenderTokens(engine_.tokenizer(), all, {});
-  if (!prompt.ok()) {
-    ShowError(prompt.status());
+  const auto rendered = chat_template_.RenderPrompt(engine_.tokenizer(), all, {});
+  if (!rendered.ok()) {
+    ShowError(rendered.status());
     return OkStatus();
   }
+  MarkedPrompt prompt = EncodePrompt(engine_, rendered->text, rendered->encode_options());
   GenerateRequest request;
-  request.prompt = std::move(*prompt);
+  request.prompt = std::move(prompt.tokens);
+  request.exact = std::move(prompt.exact);
   request.max_tokens = options_.max_tokens;
   request.sampling = options_.sampling;
   request.stop = options_.stop;

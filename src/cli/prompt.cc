@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/prompt.h"
 
+#include <vector>
+
 namespace lode::cli {
 
 std::string JoinInput(const TextInput& input) {
@@ -9,13 +11,13 @@ std::string JoinInput(const TextInput& input) {
   return *input.file + (input.file->ends_with('\n') ? "\n" : "\n\n") + *input.prompt;
 }
 
-Result<std::vector<TokenId>> EncodeUserMessage(const ChatTemplate& chat_template,
-                                               const Tokenizer& tokenizer,
-                                               const std::string& system, const std::string& text) {
+Result<RenderedPrompt> RenderUserMessage(const ChatTemplate& chat_template,
+                                         const Tokenizer& tokenizer, const std::string& system,
+                                         const std::string& text) {
   std::vector<ChatMessage> messages;
   if (!system.empty()) messages.push_back({"system", system, ""});
   messages.push_back({"user", text, ""});
-  return chat_template.RenderTokens(tokenizer, messages, {});
+  return chat_template.RenderPrompt(tokenizer, messages, {});
 }
 
 }  // namespace lode::cli

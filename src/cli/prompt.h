@@ -5,7 +5,6 @@
 #define LODE_CLI_PROMPT_H_
 
 #include <string>
-#include <vector>
 
 #include "base/status.h"
 #include "cli/text_input.h"
@@ -18,11 +17,11 @@ namespace lode::cli {
 // finds it in the cache. At least one of the two must be there.
 std::string JoinInput(const TextInput& input);
 
-// The ids of a conversation of one user message, behind a system message unless `system` is empty.
-// Errors: those of ChatTemplate::RenderTokens.
-Result<std::vector<TokenId>> EncodeUserMessage(const ChatTemplate& chat_template,
-                                               const Tokenizer& tokenizer,
-                                               const std::string& system, const std::string& text);
+// A conversation of one user message, behind a system message unless `system` is empty. Errors:
+// those of ChatTemplate::RenderPrompt.
+Result<RenderedPrompt> RenderUserMessage(const ChatTemplate& chat_template,
+                                         const Tokenizer& tokenizer, const std::string& system,
+                                         const std::string& text);
 
 }  // namespace lode::cli
 

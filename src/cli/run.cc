@@ -12,6 +12,7 @@
 #include "cli/prompt.h"
 #include "cli/sampling_options.h"
 #include "cli/text_input.h"
+#include "engine/prompt_marks.h"
 
 namespace lode::cli {
 namespace {
@@ -47,8 +48,8 @@ void RunOptions::AddTo(Args& args) {
   sampling.AddTo(args);
 }
 
-Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, const RunOptions& options,
-                                          const std::string& text) {
+Result<MarkedPrompt> MakePrompt(const Engine& engine, const RunOptions& options,
+                                const std::string& text) {
   const auto chat_template = engine.chat_template();
   const bool as_chat = options.chat || (!options.no_chat && chat_template.ok());
   if (!as_chat) {
@@ -57,17 +58,22 @@ Result<std::vector<TokenId>> EncodePrompt(const Engine& engine, const RunOptions
           "--system needs a chat: the model has no chat template, or "
           "--no-chat was given");
     }
-    return engine.tokenizer().Encode(text);
+    return EncodePrompt(engine, text);
   }
   LODE_RETURN_IF_ERROR(chat_template.status());
-  return EncodeUserMessage(**chat_template, engine.tokenizer(), options.system, text);
+  LODE_ASSIGN_OR_RETURN(
+      const RenderedPrompt prompt,
+      RenderUserMessage(**chat_template, engine.tokenizer(), options.system, text));
+  return EncodePrompt(engine, prompt.text, prompt.encode_options());
 }
 
 Status AnswerOnce(Console& console, Engine& engine, const RunOptions& options,
                   const SamplingParams& sampling, const std::string& text) {
   GenerateRequest request;
-  LODE_ASSIGN_OR_RETURN(request.prompt, EncodePrompt(engine, options, text));
-  if (request.prompt.empty()) return InvalidArgumentError("the prompt is empty");
+  LODE_ASSIGN_OR_RETURN(MarkedPrompt prompt, MakePrompt(engine, options, text));
+  if (prompt.tokens.empty()) return InvalidArgumentError("the prompt is empty");
+  request.prompt = std::move(prompt.tokens);
+  request.exact = std::move(prompt.exact);
   request.max_tokens = options.max_tokens;
   request.sampling = sampling;
   request.stop = options.stop;

@@ -81,7 +81,9 @@ Result<std::vector<TokenId>> Encode(const WeightSource& source, const Tokenizer&
         text, {.add_special = !options.no_bos, .parse_special = options.parse_special});
   }
   LODE_ASSIGN_OR_RETURN(const auto chat_template, ChatTemplate::Load(source, tokenizer));
-  return EncodeUserMessage(*chat_template, tokenizer, options.system, text);
+  LODE_ASSIGN_OR_RETURN(const RenderedPrompt prompt,
+                        RenderUserMessage(*chat_template, tokenizer, options.system, text));
+  return tokenizer.Encode(prompt.text, prompt.encode_options());
 }
 
 }  // namespace

@@ -162,8 +162,24 @@ struct Engine::Impl {
       return InvalidArgumentError(fmt::format(
           "token {} of the prompt: expected an id in [0, {}), found {}", i, vocab_size, id));
     }
+    LODE_RETURN_IF_ERROR(CheckRanges(request));
     return CheckFits(static_cast<int64_t>(request.prompt.size()),
                      std::max<int64_t>(request.max_tokens, 1));
+  }
+
+  static Status CheckRanges(const GenerateRequest& request) {
+    const auto length = static_cast<int64_t>(request.prompt.size());
+    int64_t least = 0;
+    for (size_t i = 0; i < request.exact.size(); ++i) {
+      const auto [begin, end] = request.exact[i];
+      if (begin < least || end < begin || end > length) {
+        return InvalidArgumentError(
+            fmt::format("exact range {}: expected tokens from {} to {} at most, found [{}, {})", i,
+                        least, length, begin, end));
+      }
+      least = end;
+    }
+    return OkStatus();
   }
 
   Status CheckFits(int64_t prompt_tokens, int64_t new_tokens) const {
@@ -299,6 +315,7 @@ Status Engine::Impl::Prefill(const GenerateRequest& request, GenerateResult& res
   const auto usable = std::span(prompt).first(static_cast<size_t>(total - 1));
   const int64_t known = cache->AttachPrefix(sequence, usable, own);
   attention->Truncate(sequence, std::min(own, known));
+  attention->KeepExact(sequence, request.exact);
   cached.assign(prompt.begin(), prompt.begin() + known);
   result.prompt_tokens = total;
   result.cached_tokens = cached_length();

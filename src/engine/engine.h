@@ -59,7 +59,10 @@ enum class FinishReason : uint8_t { kStop, kLength, kCancelled };
 
 struct GenerateRequest {
   std::vector<TokenId> prompt;  // must be non-empty and fit the context with max_tokens
-  int64_t max_tokens = 0;       // 0: to the end of the context
+  // Of the prompt, what is always read and never summed up (prompt_marks.h): in it, ascending. Keys
+  // that the cache already holds stay as they were computed.
+  std::vector<TokenRange> exact;
+  int64_t max_tokens = 0;  // 0: to the end of the context
   SamplingParams sampling;
   std::vector<std::string>
       stop;  // stop strings, matched across token borders, not part of the text

@@ -430,6 +430,26 @@ TEST(EngineTest, SeveralAttentionsTakeTurnsOverOneCache) {
   EXPECT_EQ(engine->MakeAttention("fast").status().code(), StatusCode::kInvalidArgument);
 }
 
+TEST(EngineTest, RangesKeptExactBelongToOneRequest) {
+  EngineOptions options;
+  options.sparse = {.top_k = 32, .window = 32};
+  options.attention = "csa_hca";
+  auto engine = LoadTiny(options);
+  GenerateRequest request = Request(Tokens(640, 200), 4);
+  for (const bool exact : {false, true, false}) {
+    request.exact.clear();
+    if (exact) request.exact = {{0, 300}, {300, 640}};
+    const auto result = engine->Generate(request);
+    ASSERT_TRUE(result.ok()) << result.status().ToString();
+    EXPECT_EQ(result->attention.rows > 0, !exact);
+  }
+  for (const std::vector<TokenRange>& wrong :
+       {std::vector<TokenRange>{{-1, 2}}, {{2, 1}}, {{0, 641}}, {{0, 9}, {8, 10}}}) {
+    request.exact = wrong;
+    EXPECT_EQ(engine->Generate(request).status().code(), StatusCode::kInvalidArgument);
+  }
+}
+
 // No prompt may take made-up keys for its own.
 TEST(EngineTest, ATiledContextIsNoPromptsBeginning) {
   auto engine = LoadTiny();

@@ -50,7 +50,7 @@ class ByteLevelBpe final : public TokenizerBase {
     return OkStatus();
   }
 
-  void EncodePlain(std::string_view text, bool /*first*/,
+  void EncodePlain(std::string_view text, Before /*before*/,
                    std::vector<TokenId>* ids) const override {
     std::string normalized;
     if (normalize_nfc_) text = ToNfc(text, &normalized);

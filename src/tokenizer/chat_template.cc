@@ -139,14 +139,13 @@ class JinjaTemplate final : public ChatTemplate {
     return RenderMarked(messages, options, {}, nullptr);
   }
 
-  Result<std::vector<TokenId>> RenderTokens(const Tokenizer& tokenizer,
-                                            const std::vector<ChatMessage>& messages,
-                                            const ChatRenderOptions& options) const override {
-    std::vector<Placeholder> marks;
-    LODE_ASSIGN_OR_RETURN(const std::string text,
-                          RenderMarked(messages, options, tokenizer.control_texts(), &marks));
-    return tokenizer.Encode(text,
-                            {.add_special = false, .parse_special = true, .placeholders = marks});
+  Result<RenderedPrompt> RenderPrompt(const Tokenizer& tokenizer,
+                                      const std::vector<ChatMessage>& messages,
+                                      const ChatRenderOptions& options) const override {
+    RenderedPrompt prompt;
+    LODE_ASSIGN_OR_RETURN(prompt.text, RenderMarked(messages, options, tokenizer.control_texts(),
+                                                    &prompt.placeholders));
+    return prompt;
   }
 
   std::string_view source() const override { return source_; }
@@ -245,6 +244,13 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const WeightSource& sou
   }
   return FromSource(std::move(text), tokenizer.TokenBytes(tokenizer.bos(), /*show_special=*/true),
                     tokenizer.TokenBytes(tokenizer.eos(), /*show_special=*/true));
+}
+
+Result<std::vector<TokenId>> ChatTemplate::RenderTokens(const Tokenizer& tokenizer,
+                                                        const std::vector<ChatMessage>& messages,
+                                                        const ChatRenderOptions& options) const {
+  LODE_ASSIGN_OR_RETURN(const RenderedPrompt prompt, RenderPrompt(tokenizer, messages, options));
+  return tokenizer.Encode(prompt.text, prompt.encode_options());
 }
 
 Result<std::unique_ptr<ChatTemplate>> ChatTemplate::FromSource(std::string jinja, std::string bos,

@@ -30,6 +30,17 @@ struct ChatRenderOptions {
       extra_json;  // JSON object of further template variables ("enable_thinking"), or empty
 };
 
+// A prompt as text, and what must not become a control token in it.
+struct RenderedPrompt {
+  std::string text;
+  std::vector<Placeholder> placeholders;
+
+  // How it becomes ids; refers to this object.
+  EncodeOptions encode_options() const {
+    return {.add_special = false, .parse_special = true, .placeholders = placeholders};
+  }
+};
+
 class ChatTemplate {
  public:
   // The template of the file or folder; else the family's own built-in one (gemma3); else NotFound
@@ -44,11 +55,15 @@ class ChatTemplate {
   // Unsupported names the construct and line.
   virtual Result<std::string> Render(const std::vector<ChatMessage>& messages,
                                      const ChatRenderOptions& options) const = 0;
-  // The prompt as ids: control tokens only where the template wrote them, never where a message's
-  // content did.
-  virtual Result<std::vector<TokenId>> RenderTokens(const Tokenizer& tokenizer,
-                                                    const std::vector<ChatMessage>& messages,
-                                                    const ChatRenderOptions& options) const = 0;
+  // The prompt as text to be encoded with its own options: control tokens only where the template
+  // wrote them, never where a message's content did. Errors: those of Render.
+  virtual Result<RenderedPrompt> RenderPrompt(const Tokenizer& tokenizer,
+                                              const std::vector<ChatMessage>& messages,
+                                              const ChatRenderOptions& options) const = 0;
+  // The same as ids.
+  Result<std::vector<TokenId>> RenderTokens(const Tokenizer& tokenizer,
+                                            const std::vector<ChatMessage>& messages,
+                                            const ChatRenderOptions& options) const;
   virtual std::string_view source() const = 0;  // the Jinja text
 };
 

@@ -115,9 +115,9 @@ class SentencePiece final : public TokenizerBase {
     return OkStatus();
   }
 
-  void EncodePlain(std::string_view text, bool first, std::vector<TokenId>* ids) const override {
+  void EncodePlain(std::string_view text, Before before, std::vector<TokenId>* ids) const override {
     std::string normalized = ReplaceAll(text, " ", kSpaceMark);
-    if (WantsPrefix(normalized, first)) normalized.insert(0, kSpaceMark);
+    if (WantsPrefix(normalized, before)) normalized.insert(0, kSpaceMark);
     MergeScratch scratch;
     SplitCharacters(normalized, &scratch.symbols);
     if (merges_.has_value()) {
@@ -134,7 +134,8 @@ class SentencePiece final : public TokenizerBase {
     AppendIds(scratch.symbols, ids);
   }
 
-  bool WantsPrefix(std::string_view normalized, bool first) const {
+  bool WantsPrefix(std::string_view normalized, Before before) const {
+    if (before == Before::kText) return false;
     switch (space_prefix_) {
       case SpacePrefix::kNone:
         return false;
@@ -143,7 +144,7 @@ class SentencePiece final : public TokenizerBase {
       case SpacePrefix::kEveryPartUnlessSpace:
         return !normalized.starts_with(kSpaceMark);
       case SpacePrefix::kFirstUnlessSpace:
-        return first && !normalized.starts_with(kSpaceMark);
+        return before == Before::kNothing && !normalized.starts_with(kSpaceMark);
     }
     return false;
   }

@@ -27,6 +27,10 @@ struct Placeholder {
   std::string original;
 };
 
+// What stands before a text that is encoded: nothing, an added token such as a control token, or
+// text that it goes on with.
+enum class Before : uint8_t { kNothing, kToken, kText };
+
 struct EncodeOptions {
   // Prepend BOS / append EOS as the model's metadata says.
   bool add_special = true;
@@ -34,6 +38,10 @@ struct EncodeOptions {
   bool parse_special = false;
   // Put back after control tokens were split out.
   std::span<const Placeholder> placeholders = {};
+  // For a text in parts: BOS and the space that some models put before a text come where there is
+  // nothing before it, EOS where nothing follows.
+  Before before = Before::kNothing;
+  bool more_follows = false;
 };
 
 class Tokenizer {

@@ -121,25 +121,25 @@ std::vector<TokenId> TokenizerBase::Encode(std::string_view text,
                                            const EncodeOptions& options) const {
   std::vector<TokenId> ids;
   ids.reserve(text.size() / 4 + 2);
-  if (options.add_special && add_bos_) ids.push_back(bos_);
-  EncodeParts(text, options, /*first=*/true, &ids);
-  if (options.add_special && add_eos_) ids.push_back(eos_);
+  const bool starts = options.before == Before::kNothing;
+  if (options.add_special && add_bos_ && starts) ids.push_back(bos_);
+  EncodeParts(text, options, &ids);
+  if (options.add_special && add_eos_ && !options.more_follows) ids.push_back(eos_);
   return ids;
 }
 
-void TokenizerBase::EncodeParts(std::string_view text, const EncodeOptions& options, bool first,
+void TokenizerBase::EncodeParts(std::string_view text, const EncodeOptions& options,
                                 std::vector<TokenId>* ids) const {
   added_.Split(text, options.parse_special, [&](std::string_view part, TokenId id) {
-    const bool is_first = first && part.data() == text.data();
+    const Before before = part.data() == text.data() ? options.before : Before::kToken;
     if (id >= 0) {
       ids->push_back(id);
     } else if (options.placeholders.empty()) {
-      EncodePlain(part, is_first, ids);
+      EncodePlain(part, before, ids);
     } else {
       // Control tokens have been split out: what placeholders stand for can no longer be one.
       EncodeParts(WithPlaceholdersRestored(part, options.placeholders),
-                  {.add_special = false, .parse_special = false, .placeholders = {}}, is_first,
-                  ids);
+                  {.add_special = false, .parse_special = false, .before = before}, ids);
     }
   });
 }

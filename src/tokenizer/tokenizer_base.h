@@ -33,8 +33,9 @@ class TokenizerBase : public Tokenizer {
   // `spec` must have passed ValidateSpec.
   explicit TokenizerBase(const TokenizerSpec& spec);
 
-  // Appends the ids of text without added tokens. `first` tells that it starts the whole text.
-  virtual void EncodePlain(std::string_view text, bool first, std::vector<TokenId>* ids) const = 0;
+  // Appends the ids of text without added tokens.
+  virtual void EncodePlain(std::string_view text, Before before,
+                           std::vector<TokenId>* ids) const = 0;
   // The text that a token of this type and spelling stands for.
   virtual std::string Spelling(TokenId id) const = 0;
 
@@ -45,7 +46,7 @@ class TokenizerBase : public Tokenizer {
   std::vector<TokenType> types_;  // by id
 
  private:
-  void EncodeParts(std::string_view text, const EncodeOptions& options, bool first,
+  void EncodeParts(std::string_view text, const EncodeOptions& options,
                    std::vector<TokenId>* ids) const;
 
   AddedTokens added_;

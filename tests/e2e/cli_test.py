@@ -174,6 +174,32 @@ class SparseAttentionTest(unittest.TestCase):
             self.assertEqual(everything["token_ids"], exact["token_ids"])
             self.assertNotIn("keys_read_share", exact)
 
+    def test_marks_are_no_tokens(self):
+        with tempfile.TemporaryDirectory() as folder:
+            def run(text, *flags):
+                result = lode("run", "-m", QWEN, "-n", 4, "--ignore-eos", "--json",
+                              "--csa-top-k", 64, "--csa-max-unread", 0, "--hca-window", 64,
+                              *flags, "-p", text,
+                              env=environment(XDG_CACHE_HOME=folder))
+                self.assertEqual(result.returncode, 0, result.stderr)
+                return json.loads(result.stdout)
+
+            def marked(mark):  # behind a sentence, where a token ends anyway
+                sentences = self.TEXT.split(". ")
+                return ". ".join(sentences[:9]) + "." + mark + " " + ". ".join(sentences[9:])
+
+            self.assertEqual(marked(""), self.TEXT)
+            for sparse in (["--attention", "csa_hca"], ["--prefill-attention", "csa_hca"]):
+                for chat in ([], ["--no-chat"]):
+                    plain = run(self.TEXT, *sparse, *chat)
+                    fine = run(marked("<hca-fine>"), *sparse, *chat)
+                    border = run(marked("<hca-sep>"), *sparse, *chat)
+                    for other in (fine, border):
+                        self.assertEqual(other["prompt_tokens"], plain["prompt_tokens"])
+                    self.assertGreater(fine["keys_read_share"], border["keys_read_share"])
+                    self.assertGreater(border["keys_read_share"], plain["keys_read_share"])
+            self.assertGreater(run(marked("<hca-sep>"))["prompt_tokens"], plain["prompt_tokens"])
+
     def test_flags_win_over_the_configuration(self):
         with tempfile.TemporaryDirectory() as folder:
             model = Path(folder) / "model"

@@ -3,9 +3,8 @@
 //
 //   Begin      queries and buffers
 //   Prepare    the queries' tables
-//   Scan       the always-read keys exactly (part 0); of all pages of the middle, estimates of
-//   their
-//              mass (further parts): logits of their means, and codes
+//   Scan       the always-read keys exactly (part 0); estimates of the mass of all pages of the
+//              middle, by their means and codes (further parts)
 //   Select     which pages are read: those that the index keeps exact, and the chosen ones
 //   Attend     these pages exactly, the means of all others
 //   Finish     one softmax over everything

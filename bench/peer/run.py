@@ -103,7 +103,6 @@ class Bench:
         row = json.loads(text)[0]
         return statistics.median(row["samples_ns"]) / 1e9 / max(1, row["n_gen"])
 
-
     def lode_tiled_seconds(self, depth: int) -> float:
         """Decode of an attention that selects what it reads: made-up keys tell nothing of it."""
         text, _ = self.run([self.args.lode, "bench", "-m", self.args.model, "--attention",
@@ -190,7 +189,7 @@ def main() -> int:
     parser.add_argument("--lode", type=Path, default=ROOT / "build/release/src/cli/lode")
     parser.add_argument("--lode-kv", default="int8", help="lode's --kv-cache-dtype")
     parser.add_argument("--lode-attention", default="flash",
-                        help="of lode's decode rows; csa_hca runs over a real prefill of 4,096 "
+                        help="of lode's decode rows beyond depth 0; csa_hca runs over a real prefill of 4,096 "
                         "tokens, repeated")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)

@@ -166,8 +166,8 @@ void SparseTile::Select() {
   states_.resize(std::max(states_.size(), num_states));
 }
 
-// shares_[page] = the page's share of a row's mass, summed over rows. All mass of a row is what is
-// always read, and the middle as far as it is estimated by now.
+// shares_[page] = the page's share of a row's mass, summed over rows. All mass of a row is that of
+// what is always read and what the middle is estimated to have.
 void SparseTile::SumShares() {
   const kernels::SoftmaxState always = StateOf(0);
   shares_.assign(static_cast<size_t>(columns_), 0.0f);

@@ -2,7 +2,9 @@
 // Cost of attention alone, per token of a whole model, at several depths.
 //
 //   attention_bench [--threads N] [--model qwen|gemma] [--type f16|int8|f32] [--max-depth N]
-//                   [--attention NAME]
+//                   [--attention NAME] [--depth N] [--target AVX2|...]
+//
+// --depth N: only decoding at that depth, to profile.
 //
 // One layer's cache per layer, as in the model, so that nothing stays in the CPU's caches between
 // tokens. Keys and values are the same random block over and over: the cost of exact attention does
@@ -14,12 +16,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "attention/attention.h"
+#include "kernels/targets.h"
 #include "kv/kv_cache.h"
 
 namespace lode {
@@ -46,6 +50,8 @@ struct Settings {
   std::string_view type;  // empty: f16 and int8
   std::string_view attention = "flash";
   int64_t max_depth = 131072;
+  int64_t depth = 0;        // 0: all
+  std::string_view target;  // empty: the best
 };
 
 double Seconds() {
@@ -156,6 +162,7 @@ class Bench {
 
 void Run(const Settings& settings, const Model& model, KvDType type) {
   Bench bench(settings, model, type);
+  if (settings.depth > 0) return bench.Report("decode", settings.depth, 1);
   for (const int64_t depth : {512, 2048, 4064, 4096, 8192, 32768, 131072}) {
     if (depth <= settings.max_depth) bench.Report("decode", depth, 1);
   }
@@ -172,8 +179,18 @@ int Main(int argc, char** argv) {
     if (flag == "--threads") settings.threads = std::max(1, std::atoi(value));
     if (flag == "--model") settings.model = value;
     if (flag == "--type") settings.type = value;
+    if (flag == "--target") settings.target = value;
     if (flag == "--attention") settings.attention = value;
     if (flag == "--max-depth") settings.max_depth = std::max(1LL, std::atoll(value));
+    if (flag == "--depth") settings.depth = settings.max_depth = std::max(1LL, std::atoll(value));
+  }
+  std::optional<kernels::ScopedTarget> pinned;
+  for (const kernels::Target target : kernels::SupportedTargets()) {
+    if (kernels::TargetName(target) == settings.target) pinned.emplace(target);
+  }
+  if (!settings.target.empty() && !pinned) {
+    std::fprintf(stderr, "--target is one that this machine has\n");
+    return 2;
   }
   const auto* model = std::find_if(std::begin(kModels), std::end(kModels),
                                    [&](const Model& m) { return m.name == settings.model; });

@@ -52,14 +52,17 @@ CodeSteps::CodeSteps(const float* queries, int64_t rows, const float* scales, fl
       head_dim_(values.head_dim),
       num_groups_(values.value_groups()),
       group_cols_(values.value_group) {
-  normal_ = scratch.queries.Reserve<float>(rows * head_dim_);
+  queries_ = {.normal = scratch.queries.Reserve<float>(rows * head_dim_),
+              .rounded = scratch.rounded_queries.Reserve<int16_t>(rows * head_dim_)};
   codes_ = scratch.codes.Reserve<int16_t>(rows * kernels::kCodeRowStride);
   scores_ = scratch.scores.Reserve<int32_t>(rows * kernels::kCodeStepKeys);
   products_ = scratch.products.Reserve<int32_t>(rows * head_dim_);
   offsets_ = scratch.offsets.Reserve<float>(rows * kernels::kCodeStepTiles);
-  channels_ = scratch.channels.Reserve<float>(3 * head_dim_);
+  channels_ = scratch.channels.Reserve<float>(2 * head_dim_);
+  ratio_ = scratch.ratio.Reserve<int16_t>(head_dim_);
   value_scales_ = scratch.value_scales.Reserve<float>(num_groups_ * kernels::kCodeStepKeys);
   float* per_row = scratch.per_row.Reserve<float>(3 * PadRows(rows));
+  queries_.factors = per_row;
   step_ = {
       .offsets = offsets_,
       .factors = per_row,
@@ -70,7 +73,7 @@ CodeSteps::CodeSteps(const float* queries, int64_t rows, const float* scales, fl
       .weights = scratch.weights.Reserve<int16_t>(num_groups_ * rows * kernels::kCodeRowStride),
       .keep = per_row + PadRows(rows),
       .gain = per_row + 2 * PadRows(rows)};
-  kernels::NormalizeQueries(queries, rows, head_dim_, scales, factor, normal_, per_row);
+  kernels::NormalizeQueries(queries, rows, head_dim_, scales, factor, queries_);
   for (int64_t d = 0; d < head_dim_; ++d) channels_[d] = 1.0f / scales[d];
 }
 
@@ -103,10 +106,9 @@ void CodeSteps::AttendScored(const CodeTiles& tiles, const float* scores,
 // Scores of tile i, and what its centre adds to them.
 void CodeSteps::MultiplyTile(const CodeTiles& tiles, int64_t i) {
   const KvTile& tile = tiles.tile[i];
-  float* ratio = channels_ + head_dim_;
-  float* shift = ratio + head_dim_;
-  kernels::KeyRatios(tile.key_codec->code_bits, tile.shape, tile.keys, channels_, ratio, shift);
-  kernels::TileQueries(normal_, rows_, head_dim_, ratio, shift, codes_, offsets_ + i,
+  float* shift = channels_ + head_dim_;
+  kernels::KeyRatios(tile.key_codec->code_bits, tile.shape, tile.keys, channels_, ratio_, shift);
+  kernels::TileQueries(queries_, rows_, head_dim_, ratio_, shift, codes_, offsets_ + i,
                        kernels::kCodeStepTiles);
   kernels::CodeProduct product = {.a = codes_,
                                   .rows = rows_,

@@ -57,12 +57,13 @@ class CodeSteps {
 
   const int64_t rows_, head_dim_, num_groups_, group_cols_;
   kernels::CodeStep step_ = {};
-  float* normal_;  // queries in units of the largest product
+  kernels::NormalQueries queries_;
   int16_t* codes_;
   int32_t* scores_;
   int32_t* products_;
   float* offsets_;
-  float* channels_;  // inverse of the largest scale, ratio, shift: [3][head_dim]
+  float* channels_;  // inverse of the largest scale, shift: [2][head_dim]
+  int16_t* ratio_;   // of the tile at hand, [head_dim]
   float* value_scales_;
   std::array<float, kernels::kMaxHeadDim / kernels::kHeadDimStep> units_ = {};
 };

@@ -43,16 +43,18 @@ struct FlashScratch {
   AlignedBuffer float_scores;
   AlignedBuffer decoded;  // keys or values of a chunk
   // Steps in integers (kernels/attention_codes.h).
-  AlignedBuffer queries;       // [rows, head_dim]
-  AlignedBuffer codes;         // queries in 16 bits, [rows, kCodeRowStride]
-  AlignedBuffer scores;        // [rows, kCodeStepKeys]
-  AlignedBuffer offsets;       // [rows, kCodeStepTiles]
-  AlignedBuffer weights;       // in 16 bits, [groups, rows, kCodeRowStride]
-  AlignedBuffer channels;      // of keys, [3, head_dim]
-  AlignedBuffer value_scales;  // [groups, kCodeStepKeys]
-  AlignedBuffer products;      // [rows, head_dim]
-  AlignedBuffer per_row;       // [3, padded_rows]
-  AlignedBuffer key_scales;    // largest of all tiles, [head_dim]
+  AlignedBuffer queries;          // [rows, head_dim]
+  AlignedBuffer rounded_queries;  // the same in 16 bits
+  AlignedBuffer codes;            // queries in 16 bits, [rows, kCodeRowStride]
+  AlignedBuffer scores;           // [rows, kCodeStepKeys]
+  AlignedBuffer offsets;          // [rows, kCodeStepTiles]
+  AlignedBuffer weights;          // in 16 bits, [groups, rows, kCodeRowStride]
+  AlignedBuffer channels;         // of keys, [2, head_dim]
+  AlignedBuffer ratio;            // of keys, [head_dim]
+  AlignedBuffer value_scales;     // [groups, kCodeStepKeys]
+  AlignedBuffer products;         // [rows, head_dim]
+  AlignedBuffer per_row;          // [3, padded_rows]
+  AlignedBuffer key_scales;       // largest of all tiles, [head_dim]
 
   std::vector<PlacedTile> tiles;  // of the keys at hand
   AlignedBuffer state;            // a softmax state that need not outlive its task

@@ -52,21 +52,28 @@ struct CodeProduct {
 // num_cols MACs.
 void MultiplyCodes(const CodeProduct& product);
 
-// Queries made ready for tiles whose key scales are at most `scales` [head_dim] (positive):
-// normal = query * scales, as a multiple of unit, so that no magnitude exceeds what TileQueries may
-// round to; factors = unit * scale. A row with a NaN or an infinity gets a NaN factor, so that its
-// output is NaN, as in f32.
-//   queries, normal [rows, head_dim]   contiguous; may be the same
-void NormalizeQueries(const float* queries, int64_t rows, int64_t head_dim, const float* scales,
-                      float scale, float* normal, float* factors);
+// Queries made ready for any tile of a call.
+struct NormalQueries {
+  float* normal = nullptr;     // [rows, head_dim], multiples of the row's unit
+  int16_t* rounded = nullptr;  // [rows, head_dim], the same, rounded
+  float* factors = nullptr;    // [rows], unit * scale
+};
 
-// The rows for one tile of keys: codes = round(normal * ratio) for the products with key codes, and
-// offsets[r] = sum_d normal * shift, what the tile's centre adds to all its scores; both in units
-// of factors.
+// Queries made ready for tiles whose key scales are at most `scales` [head_dim] (positive):
+// normal = query * scales, as a multiple of a unit of the row, so that no magnitude exceeds what
+// 16 bits hold; factors = unit * scale. A row with a NaN or an infinity gets a NaN factor, so that
+// its output is NaN, as in f32.
+//   queries [rows, head_dim]   contiguous; may be out.normal
+void NormalizeQueries(const float* queries, int64_t rows, int64_t head_dim, const float* scales,
+                      float scale, const NormalQueries& out);
+
+// The rows for one tile of keys: codes = round(rounded * ratio / 2^15) for the products with key
+// codes, within one and a half units of normal * ratio, and offsets[r] = sum_d normal * shift, what
+// the tile's centre adds to all its scores; both in units of factors.
 //   codes [rows, head_dim]    row stride kCodeRowStride
-//   ratio, shift [head_dim]   the tile's key scales and centre, divided by `scales`
+//   ratio, shift [head_dim]   the tile's key scales, in 1/2^15, and centre, divided by `scales`
 //   offsets                   stride offset_stride
-void TileQueries(const float* normal, int64_t rows, int64_t head_dim, const float* ratio,
+void TileQueries(const NormalQueries& queries, int64_t rows, int64_t head_dim, const int16_t* ratio,
                  const float* shift, int16_t* codes, float* offsets, int64_t offset_stride);
 
 // What the softmax step needs and yields, besides the running state.

@@ -93,32 +93,33 @@ TEST_P(AttentionCodesTest, ProductIsExact) {
   }
 }
 
-TEST_P(AttentionCodesTest, QueriesOfATileWithinHalfAUnit) {
+TEST_P(AttentionCodesTest, QueriesOfATileWithinOneAndAHalfUnits) {
   constexpr int64_t kRows = 5, kHeadDim = 40;
   std::vector<float> queries = Normal(kRows * kHeadDim, 5.0f);
   std::fill_n(queries.begin() + kHeadDim, kHeadDim, 0.0f);
   At(queries, 2 * kHeadDim + 5) = kInf;
   At(queries, 3 * kHeadDim + 7) = kNan;
-  std::vector<float> scales(kHeadDim), ratio(kHeadDim), shift(kHeadDim);
+  std::vector<float> scales(kHeadDim), shift(kHeadDim);
+  std::vector<int16_t> ratio(kHeadDim);
   for (int64_t d = 0; d < kHeadDim; ++d) {
     At(scales, d) = 0.01f * static_cast<float>(d + 1);
-    At(ratio, d) = d % 3 == 0 ? 1.0f : 0.3f;
+    At(ratio, d) = d % 3 == 0 ? 32767 : 9830;
     At(shift, d) = static_cast<float>(d % 5) - 2.0f;
   }
   std::vector<float> normal(kRows * kHeadDim), factors(kRows), offsets(kRows * 3);
-  std::vector<int16_t> codes(kRows * kCodeRowStride);
-  NormalizeQueries(queries.data(), kRows, kHeadDim, scales.data(), 0.5f, normal.data(),
-                   factors.data());
-  TileQueries(normal.data(), kRows, kHeadDim, ratio.data(), shift.data(), codes.data(),
-              offsets.data(), 3);
+  std::vector<int16_t> rounded(kRows * kHeadDim), codes(kRows * kCodeRowStride);
+  const NormalQueries ready = {
+      .normal = normal.data(), .rounded = rounded.data(), .factors = factors.data()};
+  NormalizeQueries(queries.data(), kRows, kHeadDim, scales.data(), 0.5f, ready);
+  TileQueries(ready, kRows, kHeadDim, ratio.data(), shift.data(), codes.data(), offsets.data(), 3);
   for (const int64_t r : {0, 4}) {
     double offset = 0;
     int largest = 0;
     for (int64_t d = 0; d < kHeadDim; ++d) {
       const double q = 0.5 * double{At(queries, r * kHeadDim + d)} * double{At(scales, d)};
       const int code = At(codes, r * kCodeRowStride + d);
-      EXPECT_NEAR(code * double{At(factors, r)}, q * double{At(ratio, d)},
-                  double{At(factors, r)} * 0.51);
+      EXPECT_NEAR(code * double{At(factors, r)}, q * At(ratio, d) / 32768.0,
+                  double{At(factors, r)} * 1.01);  // the ratio is exact here
       offset += q * double{At(shift, d)};
       largest = std::max(largest, std::abs(code));
     }
@@ -137,12 +138,14 @@ TEST_P(AttentionCodesTest, NoSumOverflows) {
     const std::vector<float> queries(static_cast<size_t>(head_dim), 3.0f);
     const std::vector<float> ones(static_cast<size_t>(head_dim), 1.0f);
     std::vector<float> normal(static_cast<size_t>(head_dim)), factor(1), offset(1);
-    std::vector<int16_t> codes(kCodeRowStride);
+    const std::vector<int16_t> most(static_cast<size_t>(head_dim), 32767);
+    std::vector<int16_t> rounded(static_cast<size_t>(head_dim)), codes(kCodeRowStride);
     const std::vector<int8_t> keys(static_cast<size_t>(head_dim * 8), -128);
     std::vector<int32_t> products(8);
-    NormalizeQueries(queries.data(), 1, head_dim, ones.data(), 1.0f, normal.data(), factor.data());
-    TileQueries(normal.data(), 1, head_dim, ones.data(), ones.data(), codes.data(), offset.data(),
-                1);
+    const NormalQueries ready = {
+        .normal = normal.data(), .rounded = rounded.data(), .factors = factor.data()};
+    NormalizeQueries(queries.data(), 1, head_dim, ones.data(), 1.0f, ready);
+    TileQueries(ready, 1, head_dim, most.data(), ones.data(), codes.data(), offset.data(), 1);
     const CodeMatrix b = {reinterpret_cast<const std::byte*>(keys.data()), 8, head_dim / 2, 8};
     MultiplyCodes(
         {.a = codes.data(), .rows = 1, .b = b, .num_cols = 8, .c = products.data(), .c_stride = 8});

@@ -78,16 +78,18 @@ void RaiseToKeyScales(int bits, const KvTileShape& shape, const std::byte* tile,
 }
 
 void KeyRatios(int bits, const KvTileShape& shape, const std::byte* tile,
-               const float* HWY_RESTRICT inverse, float* HWY_RESTRICT ratio,
+               const float* HWY_RESTRICT inverse, int16_t* HWY_RESTRICT ratio,
                float* HWY_RESTRICT shift) {
   const F32 df;
   const I32 di;
+  const hn::Rebind<int16_t, F32> dw;
   const hn::Rebind<int8_t, F32> db;
   const std::byte* centres = tile + KeyHeaderBytes(bits, shape) / 2;
   for (int64_t d = 0; d < shape.head_dim; d += static_cast<int64_t>(hn::Lanes(df))) {
     const auto by = hn::LoadU(df, inverse + d);
     const auto scale = hn::Mul(LoadKeyScales(bits, tile, d), by);
-    hn::StoreU(scale, df, ratio + d);
+    const auto fixed = hn::NearestInt(hn::Mul(scale, hn::Set(df, 32768.0f)));
+    hn::StoreU(hn::DemoteTo(dw, fixed), dw, ratio + d);
     if (bits == 8) {
       const auto code = hn::LoadU(db, reinterpret_cast<const int8_t*>(centres + d));
       const auto units = hn::Mul(hn::ConvertTo(df, hn::PromoteTo(di, code)), scale);
@@ -317,7 +319,7 @@ void RaiseToKeyScales(int bits, const KvTileShape& shape, const std::byte* tile,
 }
 
 void KeyRatios(int bits, const KvTileShape& shape, const std::byte* tile, const float* inverse,
-               float* ratio, float* shift) {
+               int16_t* ratio, float* shift) {
   HWY_DYNAMIC_DISPATCH(KeyRatios)(bits, shape, tile, inverse, ratio, shift);
 }
 

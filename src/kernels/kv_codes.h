@@ -51,9 +51,10 @@ CodeMatrix ValueCodes(int bits, const KvTileShape& shape, const std::byte* tile)
 // scales[d] = max(scales[d], scale of component d), [head_dim].
 void RaiseToKeyScales(int bits, const KvTileShape& shape, const std::byte* tile, float* scales);
 
-// ratio[d] = scale[d] * inverse[d], shift[d] = centre[d] * inverse[d], [head_dim].
+// ratio[d] = scale[d] * inverse[d] in 1/2^15, as far as 16 bits reach; shift[d] = centre[d] *
+// inverse[d], [head_dim].
 void KeyRatios(int bits, const KvTileShape& shape, const std::byte* tile, const float* inverse,
-               float* ratio, float* shift);
+               int16_t* ratio, float* shift);
 
 // The scales of one group of components, [tokens].
 void ValueScales(const KvTileShape& shape, const std::byte* tile, int64_t group, float* scales);

@@ -96,21 +96,26 @@ TEST(KvCodesTest, PartsEqualTheDecodedTile) {
         UnpackCodes(v.codes, bits, v.pairs, v.cols, value_codes.data());
         for (const Target target : SupportedTargets()) {
           const ScopedTarget pinned(target);
-          std::vector<float> most(static_cast<size_t>(head_dim)), inverse(most.size(), 0.5f);
-          std::vector<float> ratio(most.size()), shift(most.size());
+          std::vector<float> most(static_cast<size_t>(head_dim)), inverse(most.size());
+          std::vector<int16_t> ratio(most.size());
+          std::vector<float> shift(most.size());
           most[1] = 1e9f;
           RaiseToKeyScales(bits, shape, key_tile.data(), most.data());
-          KeyRatios(bits, shape, key_tile.data(), inverse.data(), ratio.data(), shift.data());
           EXPECT_EQ(most[1], 1e9f);
+          const auto fraction_of = [](size_t d) { return static_cast<float>(d % 8 + 1) / 8; };
+          for (size_t d = 0; d < most.size(); ++d) inverse[d] = fraction_of(d) / most[d];
+          KeyRatios(bits, shape, key_tile.data(), inverse.data(), ratio.data(), shift.data());
+          EXPECT_EQ(ratio[1], 0);
           for (int64_t d = 0; d < head_dim; ++d) {
             const auto at = static_cast<size_t>(d);
-            if (d != 1) {
-              ASSERT_EQ(most[at], 2 * ratio[at]);
-            }
+            if (d == 1) continue;
+            const float fraction = fraction_of(at);
+            ASSERT_NEAR(ratio[at], std::min(32767.0f, fraction * 32768), 1.0f) << bits;
             for (int64_t t = 0; t < tokens; ++t) {
               const int8_t code = key_codes[static_cast<size_t>(CodeAt(d / 2, t, d % 2, tokens))];
-              ASSERT_EQ(2 * shift[at] + 2 * ratio[at] * static_cast<float>(code),
-                        key_back[static_cast<size_t>(d * kKvTileTokens + t)])
+              const float key = (shift[at] + fraction * static_cast<float>(code)) / inverse[at];
+              ASSERT_NEAR(key, key_back[static_cast<size_t>(d * kKvTileTokens + t)],
+                          1e-5f * (std::abs(key) + 128 * most[at]))
                   << bits << " " << TargetName(target);
             }
           }

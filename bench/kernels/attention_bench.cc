@@ -92,6 +92,7 @@ class Bench {
         cache_->Store(layer, sequence_, first, n, numbers_.data(), numbers_.data());
       }
     }
+    cache_->JoinPages();
   }
 
   // Milliseconds that num_tokens tokens after `depth` take in all layers.

@@ -145,6 +145,7 @@ struct Engine::Impl {
       return status;
     }
     cached.insert(cached.end(), tokens.begin(), tokens.end());
+    if (num_tokens > 1) cache->JoinPages();
     return OkStatus();
   }
 
@@ -436,6 +437,7 @@ Status Engine::FillSynthetic(int64_t depth) {
                           v.data());
     });
   }
+  impl_->cache->JoinPages();
   impl_->cached.assign(depth, kNoToken);
   return OkStatus();
 }
@@ -445,6 +447,7 @@ Status Engine::TileTo(int64_t depth, int64_t source_tokens) {
       .sequence = impl_->sequence, .source_tokens = source_tokens, .length = depth};
   LODE_RETURN_IF_ERROR(TileContext(impl_->model->config(), impl_->options.context_len, tiling,
                                    *impl_->cache, *impl_->pool));
+  impl_->cache->JoinPages();
   impl_->cached.resize(static_cast<size_t>(depth), kNoToken);
   return OkStatus();
 }

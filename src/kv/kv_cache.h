@@ -130,6 +130,11 @@ class KvCache {
   // Sequences keep their contents; earlier results of Tile become invalid.
   virtual KvDefragmentation Defragment(FunctionRef<bool()> should_stop) = 0;
 
+  // Has the system put memory that is in use into huge pages: reading a long context touches a new
+  // small page with every tile, and looks its address up. To be called when a text has grown;
+  // copies what is not in such pages yet.
+  virtual void JoinPages() = 0;
+
   // Bytes of blocks (of sequences and cached pages) and of open tiles.
   virtual int64_t bytes_in_use() const = 0;
   virtual KvCacheStats stats() const = 0;

@@ -174,6 +174,15 @@ LayerPoolStats LayerPool::stats() const {
   return stats;
 }
 
+void LayerPool::JoinPages() {
+  SlabSpace::Extent part;
+  {
+    const auto lock = space_mutex_.Lock();
+    part = space_->TakeUnjoined();
+  }
+  if (part.bytes > 0) space_->JoinPages(part);  // takes its time and needs no lock
+}
+
 Status LayerPool::CheckIntegrity() const {
   LODE_RETURN_IF_ERROR(space_->CheckIntegrity());
   for (int32_t c = 0; c < space_->num_classes(); ++c) {

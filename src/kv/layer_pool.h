@@ -49,6 +49,8 @@ class LayerPool {
   void Flush();
   // Flush, and memory pages between used blocks go back as well.
   void Trim();
+  // Has the system put memory that is in use into huge pages, each once.
+  void JoinPages();
 
   LayerPoolStats stats() const;
   // Internal when a block is neither used nor free, or both. Nothing else may run.

@@ -138,6 +138,7 @@ TEST(LayerPoolTest, EqualsAModelUnderRandomOperations) {
     }
     if (random() % 5000 == 0) pool->Flush();
     if (random() % 5000 == 0) pool->Trim();
+    if (random() % 5000 == 0) pool->JoinPages();
     if (step % 10'000 == 0) {
       const Status status = pool->CheckIntegrity();
       ASSERT_TRUE(status.ok()) << status.ToString();
@@ -191,6 +192,23 @@ TEST(LayerPoolTest, MemoryGoesBackToTheSystem) {
   pool->Free(0, even);
   pool->Flush();
   EXPECT_EQ(ResidentPages(pool->data(0), bytes), 0);
+}
+
+// Whether the system makes huge pages is its own affair.
+TEST(LayerPoolTest, JoinedPagesKeepWhatTheyHold) {
+  const auto pool = Create(int64_t{64} << 20, {8192});
+  std::vector<BlockId> blocks(2048);
+  ASSERT_TRUE(pool->Allocate(0, blocks));
+  for (size_t i = 0; i < blocks.size(); ++i) Mark(*pool, 0, blocks[i], i);
+  pool->JoinPages();
+  for (size_t i = 0; i < blocks.size(); ++i) ASSERT_TRUE(HasMark(*pool, 0, blocks[i], i)) << i;
+  pool->Free(0, blocks);
+  pool->Flush();
+  EXPECT_EQ(ResidentPages(pool->data(0), int64_t{2048} * 8192), 0);
+  ASSERT_TRUE(pool->Allocate(0, blocks));
+  for (size_t i = 0; i < blocks.size(); ++i) Mark(*pool, 0, blocks[i], i + 1);
+  pool->JoinPages();
+  for (size_t i = 0; i < blocks.size(); ++i) ASSERT_TRUE(HasMark(*pool, 0, blocks[i], i + 1)) << i;
 }
 
 // Offsets past 2^31 bytes, 2^32 bytes and 2^31 f32 elements, in a pool that is mostly addresses.
@@ -247,6 +265,7 @@ TEST(LayerPoolTest, SixtyFourThreads) {
           pool->Free(size_class, {&block, 1});
         }
         if (step % 1000 == 999 && t % 16 == 0) pool->Trim();
+        if (step % 1000 == 499 && t % 16 == 8) pool->JoinPages();
         if (step % 500 == 0) (void)pool->stats();
       }
       for (const auto& [size_class, block] : held) pool->Free(size_class, {&block, 1});

@@ -75,6 +75,10 @@ void PageStore::DropCached() {
   for (const auto& pool : pools_) pool->Flush();
 }
 
+void PageStore::JoinPages() {
+  for (const auto& pool : pools_) pool->JoinPages();
+}
+
 Page* PageStore::NewPage(int64_t index, Page* parent) {
   auto page = std::make_unique<Page>();
   const int32_t range = layout_.RangeOf(index);

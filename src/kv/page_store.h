@@ -67,6 +67,9 @@ class PageStore {
   KvDefragmentation Defragment(std::span<Page* const> tails, FunctionRef<bool()> should_stop,
                                FunctionRef<void(Page&)> moved);
 
+  // Has the system put memory that is in use into huge pages.
+  void JoinPages();
+
   // Fills in layers, prefix, neighbours and breaks.
   void AddStats(KvCacheStats& stats) const;
   // Checks pools and prefix cache, and that `pages` (each once) are all there is, with these

@@ -50,6 +50,7 @@ class PagedKvCache final : public KvCache {
                std::span<const int32_t> token_ids) override;
   void DropCached() override { store_->DropCached(); }
   KvDefragmentation Defragment(FunctionRef<bool()> should_stop) override;
+  void JoinPages() override { store_->JoinPages(); }
   int64_t bytes_in_use() const override;
   KvCacheStats stats() const override;
   Status CheckIntegrity() const override;

@@ -18,6 +18,10 @@ namespace {
 
 // A system call per step makes more of the reservation accessible.
 constexpr int64_t kAccessStep = int64_t{64} << 20;
+// Memory of so many bytes, at addresses that are multiples of it, may be one page of the system.
+constexpr int64_t kHugePage = int64_t{2} << 20;
+// MADV_COLLAPSE of Linux 6.1, which the headers of older systems lack.
+constexpr int kCollapse = 25;
 // A fresh slab has room for at least this many blocks while there are addresses.
 constexpr int64_t kMinSlots = 4;
 
@@ -252,6 +256,7 @@ void SlabSpace::Recycle(const Extent& emptied) {
   }
   if (offset + bytes == top_) {
     top_ = offset;
+    joined_ = std::min(joined_, top_);
     unit_slab_.resize(Index(top_ / kSlabUnit));
   } else {
     extents_.emplace(offset, bytes);
@@ -266,6 +271,19 @@ bool SlabSpace::MakeAccessible(int64_t end) {
   }
   accessible_ = new_end;
   return true;
+}
+
+SlabSpace::Extent SlabSpace::TakeUnjoined() {
+  const auto base = static_cast<int64_t>(reinterpret_cast<uintptr_t>(base_));
+  const int64_t first = RoundUp(base + joined_, kHugePage) - base;
+  const int64_t last = RoundDown(base + top_, kHugePage) - base;
+  if (first >= last) return {};
+  joined_ = last;
+  return {.offset = first, .bytes = last - first};
+}
+
+void SlabSpace::JoinPages(const Extent& part) const {
+  madvise(base_ + part.offset, Index(part.bytes), kCollapse);
 }
 
 void SlabSpace::Trim() {

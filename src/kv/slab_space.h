@@ -66,6 +66,11 @@ class SlabSpace {
   void Recycle(const Extent& emptied);
   // Gives whole memory pages between used blocks back to the system.
   void Trim();
+  // The part below the last slab that the system could put into huge pages and that was not named
+  // before; empty when there is none.
+  Extent TakeUnjoined();
+  // Has the system do so: advice, which an older or a full one ignores. From any thread.
+  void JoinPages(const Extent& part) const;
 
   // Bytes of slots that may have memory behind them; of all slabs; of all addresses.
   int64_t touched_bytes() const { return touched_bytes_; }
@@ -122,6 +127,7 @@ class SlabSpace {
   std::map<int64_t, int64_t> extents_;  // offset -> bytes; they never touch each other or top_
   int64_t top_ = 0;                     // no slab at or above
   int64_t accessible_ = 0;              // bytes from the front that may be read and written
+  int64_t joined_ = 0;  // bytes from the front that that TakeUnjoined has been through
   int64_t slab_bytes_ = 0;
   int64_t num_slots_ = 0;
   int64_t touched_bytes_ = 0;

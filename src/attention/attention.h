@@ -123,7 +123,8 @@ struct AttentionContext {
 // Known names, in registry order: "eager", "flash" (aliases of flash: "sdpa", "flash_attention_2"),
 // "mla_rff", "csa_hca".
 std::vector<std::string> AttentionNames();
-// InvalidArgument lists the known names.
+// A name may be followed by values for some SparseParameters, which win over those of the context:
+// "csa_hca:csa_top_k=1024:hca_summary=none". InvalidArgument lists the known names.
 Status CheckAttentionName(std::string_view name);
 // Whether the implementation of a known name works with a calibration.
 bool NeedsCalibration(std::string_view name);

@@ -11,6 +11,7 @@
 #include "attention/index_bytes.h"
 #include "attention/mla_rff.h"
 #include "attention/sparse_index.h"
+#include "attention/sparse_parameters.h"
 
 namespace lode {
 namespace {
@@ -64,8 +65,26 @@ struct Alias {
 // Names that configurations of other engines use for the same computation.
 constexpr std::array<Alias, 2> kAliases = {{{"sdpa", "flash"}, {"flash_attention_2", "flash"}}};
 
+// "csa_hca" of "csa_hca:csa_top_k=1024", and what stands behind the colon.
+std::string_view NameOf(std::string_view attention) {
+  return attention.substr(0, attention.find(':'));
+}
+std::string_view ParametersOf(std::string_view attention) {
+  return attention.substr(std::min(attention.size(), NameOf(attention).size() + 1));
+}
+
+// The context with the parameters that the attention's name sets.
+Result<AttentionContext> ContextFor(std::string_view attention, const AttentionContext& context) {
+  AttentionContext own = context;
+  if (NameOf(attention).size() < attention.size()) {
+    LODE_RETURN_IF_ERROR(SetSparseParameters(ParametersOf(attention), own.sparse));
+  }
+  return own;
+}
+
 // Null for an unknown name.
-const Entry* Find(std::string_view name) {
+const Entry* Find(std::string_view attention) {
+  std::string_view name = NameOf(attention);
   for (const Alias& alias : kAliases) {
     if (alias.alias == name) name = alias.name;
   }
@@ -118,18 +137,28 @@ std::vector<std::string> AttentionNames() {
 }
 
 bool NeedsCalibration(std::string_view name) {
-  return name == "csa_hca";
+  return NameOf(name) == "csa_hca";
 }
 
 int64_t IndexBytes(std::string_view name, const AttentionContext& context,
                    const IndexShape& shape) {
   const Entry* entry = Find(name);
   LODE_CHECK(entry != nullptr);
-  return entry->index_bytes == nullptr ? 0 : entry->index_bytes(context, shape);
+  if (entry->index_bytes == nullptr) return 0;
+  const Result<AttentionContext> own = ContextFor(name, context);
+  LODE_CHECK(own.ok());
+  return entry->index_bytes(*own, shape);
 }
 
 Status CheckAttentionName(std::string_view name) {
-  if (Find(name) != nullptr) return OkStatus();
+  if (Find(name) != nullptr) {
+    if (NameOf(name).size() == name.size()) return OkStatus();
+    if (!NeedsCalibration(name)) {
+      return InvalidArgumentError(std::string(NameOf(name)) + " has no parameters, found '" +
+                                  std::string(ParametersOf(name)) + "'");
+    }
+    return ContextFor(name, {}).status().WithContext(NameOf(name));
+  }
   std::string known;
   for (const Entry& entry : kEntries) {
     known += known.empty() ? "" : ", ";
@@ -145,7 +174,8 @@ Status CheckAttentionName(std::string_view name) {
 Result<std::unique_ptr<Attention>> CreateAttention(std::string_view name,
                                                    const AttentionContext& context) {
   LODE_RETURN_IF_ERROR(CheckAttentionName(name));
-  return Find(name)->create(context);
+  LODE_ASSIGN_OR_RETURN(const AttentionContext own, ContextFor(name, context));
+  return Find(name)->create(own);
 }
 
 }  // namespace lode

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 
+#include "base/parse_number.h"
 #include "retrieval/sign_codes.h"
 
 namespace lode {
@@ -100,10 +102,51 @@ constexpr SparseParameter kParameters[] = {
      SetSummary},
 };
 
+// A value of the same kind as `like`.
+Result<SparseValue> ParseLike(const SparseValue& like, std::string_view text) {
+  if (std::holds_alternative<int64_t>(like)) {
+    LODE_ASSIGN_OR_RETURN(const int64_t number, ParseInteger(text, {}));
+    return SparseValue(number);
+  }
+  if (std::holds_alternative<double>(like)) {
+    LODE_ASSIGN_OR_RETURN(const float number, ParseReal(text));
+    return SparseValue(double{number});
+  }
+  return SparseValue(text);
+}
+
 }  // namespace
 
 std::span<const SparseParameter> SparseParameters() {
   return kParameters;
+}
+
+Status SetSparseParameter(const SparseParameter& parameter, std::string_view text,
+                          SparseOptions& options) {
+  const Result<SparseValue> parsed = ParseLike(parameter.get(options), text);
+  if (parsed.ok() && parameter.set(*parsed, options)) return OkStatus();
+  return InvalidArgumentError("expected " + std::string(parameter.expected) + ", found '" +
+                              std::string(text) + "'");
+}
+
+Status SetSparseParameters(std::string_view list, SparseOptions& options) {
+  for (size_t begin = 0; begin <= list.size();) {
+    const std::string_view item = list.substr(begin, list.find(':', begin) - begin);
+    begin += item.size() + 1;
+    const std::string_view name = item.substr(0, item.find('='));
+    const auto* const found = std::ranges::find(kParameters, name, &SparseParameter::name);
+    if (found == std::end(kParameters) || name.size() == item.size()) {
+      std::string known;
+      for (const SparseParameter& parameter : kParameters) {
+        known += (known.empty() ? "" : ", ") + std::string(parameter.name);
+      }
+      return InvalidArgumentError("expected NAME=VALUE with one of " + known + ", found '" +
+                                  std::string(item) + "'");
+    }
+    LODE_RETURN_IF_ERROR(SetSparseParameter(*found, item.substr(name.size() + 1), options)
+                             .WithContext(std::string(name)));
+  }
+  return OkStatus();
 }
 
 }  // namespace lode

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "attention/attention.h"
+#include "base/status.h"
 
 namespace lode {
 
@@ -28,6 +29,13 @@ struct SparseParameter {
 };
 
 std::span<const SparseParameter> SparseParameters();
+
+// Sets a parameter to what `text` spells. InvalidArgument says what was expected and found.
+Status SetSparseParameter(const SparseParameter& parameter, std::string_view text,
+                          SparseOptions& options);
+// Sets those of a list, at least one, as "csa_top_k=1024:hca_summary=none". InvalidArgument, also
+// for a name that is none, and `options` may be changed in part.
+Status SetSparseParameters(std::string_view list, SparseOptions& options);
 
 }  // namespace lode
 

@@ -17,17 +17,13 @@
 #include <string_view>
 #include <vector>
 
+#include "base/parse_number.h"
 #include "base/status.h"
 #include "cli/console.h"
 
 namespace lode::cli {
 
 using ArgList = std::vector<std::string>;
-
-struct IntRange {
-  int64_t min = std::numeric_limits<int64_t>::min();
-  int64_t max = std::numeric_limits<int64_t>::max();
-};
 
 class Args {
  public:
@@ -92,11 +88,6 @@ class Args {
   std::vector<Option> options_;
   std::vector<Word> words_;
 };
-
-// The integer that all of text spells, with an optional k K m M at the end. InvalidArgument says
-// what was expected and found.
-Result<int64_t> ParseInteger(std::string_view text, IntRange range);
-Result<float> ParseReal(std::string_view text);
 
 }  // namespace lode::cli
 

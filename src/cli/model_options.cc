@@ -98,19 +98,6 @@ struct AsText {
   std::string operator()(std::string_view word) const { return std::string(word); }
 };
 
-// A value of the same kind as `like`.
-Result<SparseValue> ParseLike(const SparseValue& like, std::string_view text) {
-  if (std::holds_alternative<int64_t>(like)) {
-    LODE_ASSIGN_OR_RETURN(const int64_t number, ParseInteger(text, {}));
-    return SparseValue(number);
-  }
-  if (std::holds_alternative<double>(like)) {
-    LODE_ASSIGN_OR_RETURN(const float number, ParseReal(text));
-    return SparseValue(double{number});
-  }
-  return SparseValue(text);
-}
-
 // Names of log levels, least important first, as LogLevel counts them.
 constexpr std::string_view kLogLevels[] = {"debug", "info", "warning", "error"};
 
@@ -123,14 +110,10 @@ void ModelOptions::AddSparse(Args& args) {
     const SparseValue value = parameter.get(sparse);
     args.Custom(
         option, parameter.meta, "csa_hca: " + std::string(parameter.help),
-        [this, &parameter, value](std::string_view text) -> Status {
-          const Result<SparseValue> parsed = ParseLike(value, text);
-          if (parsed.ok() && parameter.set(*parsed, sparse)) {
-            sparse_given.emplace(parameter.name);
-            return OkStatus();
-          }
-          return InvalidArgumentError("expected " + std::string(parameter.expected) + ", found '" +
-                                      std::string(text) + "'");
+        [this, &parameter](std::string_view text) -> Status {
+          LODE_RETURN_IF_ERROR(SetSparseParameter(parameter, text, sparse));
+          sparse_given.emplace(parameter.name);
+          return OkStatus();
         },
         std::visit(AsText(), value));
   }

@@ -125,6 +125,7 @@ Status RunVerify(Console& console, const ArgList& list) {
             "are decoded behind it.",
             "  lode verify -m MODEL -f book.txt\n"
             "  lode verify -m MODEL -f book.txt -c 32K --csa-top-k 4096 --json\n"
+            "  lode verify -m MODEL -f book.txt --attention csa_hca,csa_hca:csa_top_k=1024\n"
             "  lode verify -m MODEL -f book.txt --tasks niah_single_2,vt --samples 10\n");
   options.AddTo(args);
   LODE_ASSIGN_OR_RETURN(const bool proceed, args.Parse(list, console));

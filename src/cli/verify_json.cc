@@ -51,6 +51,7 @@ void FidelityJson(const FidelityReport& report, JsonWriter& json) {
     json.Field("mean_kl", row.mean_kl).Field("max_kl", row.max_kl);
     json.Field("same_top1", row.same_top1).Field("perplexity_ratio", row.perplexity_ratio);
     json.Field("keys_read_share", row.KeysReadShare());
+    if (row.counters.bytes_read > 0) json.Field("bytes_share_of_f16", row.bytes_share);
     json.Field("unread_mass_share", row.UnreadShare());
     if (row.audited()) {
       json.Field("audited_rows", row.counters.audits.rows);

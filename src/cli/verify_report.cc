@@ -67,12 +67,13 @@ std::string IndexGraphText(const IndexGraph& graph, int64_t tokens) {
 
 std::string FidelityText(const FidelityReport& report) {
   Table table = {{"attention", "prompt", "KL, mean", "KL, max", "same top-1", "perplexity",
-                  "keys read", "in summaries", "missed mass", "recall@256"}};
+                  "keys read", "bytes, of f16", "in summaries", "missed mass", "recall@256"}};
   for (const FidelityRow& row : report.rows) {
     table.push_back({row.attention,
                      row.sparse_prefill == 0 ? "exact" : "last " + FormatCount(row.sparse_prefill),
                      Significant(row.mean_kl), Significant(row.max_kl), Percent(row.same_top1),
                      "x " + FormatFixed(row.perplexity_ratio, 4), Percent(row.KeysReadShare()),
+                     row.counters.bytes_read > 0 ? Percent(row.bytes_share) : "-",
                      Percent(row.UnreadShare()), row.audited() ? Percent(row.MissedMass()) : "-",
                      row.audited() ? Percent(row.Recall()) : "-"});
   }

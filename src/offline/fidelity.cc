@@ -80,6 +80,11 @@ class Comparison {
     row.same_top1 /= steps;
     row.perplexity_ratio = std::exp(surprise / steps - exact_surprise_);
     row.counters = engine_.attention().counters();
+    const double f16_bytes = static_cast<double>(row.counters.keys) * 2.0 *
+                             static_cast<double>(engine_.model().config().head_dim) * 2.0;
+    if (row.counters.keys > 0) {
+      row.bytes_share = static_cast<double>(row.counters.bytes_read) / f16_bytes;
+    }
     return row;
   }
 

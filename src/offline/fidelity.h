@@ -44,6 +44,8 @@ struct FidelityRow {
   // Of all that it computed; nothing counted for exact attentions.
   AttentionCounters counters;
 
+  double bytes_share = 0.0;  // of keys, values, codes and means, read, to those of an f16 cache
+
   // Of the keys that queries attend to, those that were read.
   double KeysReadShare() const;
   // Mean share of softmax mass in summaries, over the queries that left keys out.

@@ -458,5 +458,25 @@ TEST(AttentionRegistry, NamesAndAliases) {
   EXPECT_NE(unknown.status().message().find("eager, flash, mla_rff, csa_hca"), std::string::npos);
 }
 
+TEST(AttentionRegistry, NamesMayCarryParameters) {
+  EXPECT_TRUE(CheckAttentionName("csa_hca:csa_top_k=1K:csa_max_unread=0.5:hca_summary=none").ok());
+  EXPECT_TRUE(NeedsCalibration("csa_hca:csa_top_k=1"));
+  const struct {
+    std::string_view name, message;
+  } refused[] = {{"csa_hca:", "csa_hca: expected NAME=VALUE"},
+                 {"csa_hca:csa_top_k=1:", "csa_hca: expected NAME=VALUE"},
+                 {"csa_hca:csa_topk=1", "csa_max_unread, csa_index"},
+                 {"csa_hca:csa_top_k", "found 'csa_top_k'"},
+                 {"csa_hca:csa_top_k=-1", "csa_top_k: expected an integer from 0 to 2^40, found"},
+                 {"csa_hca:csa_max_unread=nan", "csa_max_unread: expected a share from 0 to 1"},
+                 {"flash:csa_top_k=1", "flash has no parameters, found 'csa_top_k=1'"},
+                 {"flas:csa_top_k=1", "unknown attention implementation"}};
+  for (const auto& [name, message] : refused) {
+    const Status status = CheckAttentionName(name);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << name;
+    EXPECT_NE(status.message().find(message), std::string::npos) << status.ToString();
+  }
+}
+
 }  // namespace
 }  // namespace lode

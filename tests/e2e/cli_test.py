@@ -290,6 +290,7 @@ class VerifyTest(unittest.TestCase):
             else:
                 self.assertGreater(row["mean_kl"], 0)
                 self.assertLess(row["keys_read_share"], 1)
+                self.assertGreater(row["bytes_share_of_f16"], 0)
                 self.assertGreater(row["unread_mass_share"], 0)
                 self.assertGreater(row["missed_mass_share"], 0)
                 self.assertLess(row["recall_256"], 1)

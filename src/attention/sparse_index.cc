@@ -112,7 +112,7 @@ void SparseIndex::AppendPages(const AttentionInputs& inputs, const KvCache& cach
                         index.num_pages() * kPageTokens, (index.num_pages() + 1) * kPageTokens);
     chunk.DecodeKeys(keys.data());
     chunk.DecodeValues(values.data(), head_dim);
-    index.Append(keys.data(), values.data(), head_dim);
+    index.Append(keys.data(), values.data(), head_dim, index.num_pages() + 1 < end);
   }
 }
 

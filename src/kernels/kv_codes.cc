@@ -305,10 +305,12 @@ void DecodeValueCodes(int bits, const KvTileShape& shape, const std::byte* tile,
   UnpackCodes(tile + ValueHeaderBytes(shape), bits, shape.tokens / 2, shape.head_dim, codes);
   for (int64_t t = 0; t < shape.tokens; ++t) {
     float* row = values + t * stride;
-    for (int64_t d = 0; d < shape.head_dim; ++d) {
-      const int64_t g = d / shape.value_group;
+    for (int64_t g = 0; g < shape.value_groups(); ++g) {
       const float scale = HalfToFloat(LoadHalf(tile + (g * shape.tokens + t) * kHalfBytes));
-      row[d] = scale * static_cast<float>(codes[CodeAt(t / 2, d, t % 2, shape.head_dim)]);
+      const int64_t end = std::min(shape.head_dim, (g + 1) * shape.value_group);
+      for (int64_t d = g * shape.value_group; d < end; ++d) {
+        row[d] = scale * static_cast<float>(codes[CodeAt(t / 2, d, t % 2, shape.head_dim)]);
+      }
     }
     Rotate(row, 1, shape.head_dim, stride);
   }

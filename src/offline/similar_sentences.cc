@@ -76,7 +76,7 @@ class HeadKeys {
                           (page + 1) * kPageTokens);
       chunk.DecodeKeys(keys.data());
       chunk.DecodeValues(values.data(), head_dim_);
-      index_.Append(keys.data(), values.data(), head_dim_);
+      index_.Append(keys.data(), values.data(), head_dim_, page + 1 < num_keys / kPageTokens);
       for (int64_t d = 0; d < head_dim_; ++d) {
         const float* row = &keys[Size(d * kPageTokens)];
         std::copy_n(row, kPageTokens, &keys_[Size(d * num_keys + page * kPageTokens)]);

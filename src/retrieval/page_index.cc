@@ -37,7 +37,7 @@ int64_t PageIndex::BytesFor(int64_t head_dim, int64_t tokens) {
                                        kernels::ValueCodeBytes(kMeanBits, node));
 }
 
-void PageIndex::Append(const float* keys, const float* values, int64_t value_stride) {
+void PageIndex::Append(const float* keys, const float* values, int64_t value_stride, bool more) {
   const int64_t n = head_dim();
   std::vector<float> mean_key(At(n), 0.0f), mean_value(mean_key);
   AlignedVector<float> residuals(At(n * kPageTokens));
@@ -56,17 +56,18 @@ void PageIndex::Append(const float* keys, const float* values, int64_t value_str
   GrowTo(At((num_pages_ + 1) * kernels::kCodePageBytes), codes_);
   GrowTo(At(num_pages_ + 1), scales_);
   scales_.back() = Encode(residuals.data(), &codes_[At(num_pages_ * kernels::kCodePageBytes)]);
-  AppendMeans(mean_key.data(), mean_value.data());
+  AppendMeans(mean_key.data(), mean_value.data(), more);
 }
 
-// The open node is encoded anew with every page that it gains.
-void PageIndex::AppendMeans(const float* key, const float* value) {
+// The open node is encoded anew with every page that it gains, or with the last of several.
+void PageIndex::AppendMeans(const float* key, const float* value, bool more) {
   const int64_t node = num_pages_ / kNodePages, place = num_pages_ % kNodePages;
   ++num_pages_;
   for (int64_t d = 0; d < head_dim(); ++d) open_keys_[At(d * kNodePages + place)] = key[d];
   std::copy_n(value, head_dim(), &open_values_[At(place * head_dim())]);
   GrowTo(At((node + 1) * key_tile_bytes_), mean_keys_);
   GrowTo(At((node + 1) * value_tile_bytes_), mean_values_);
+  if (more && place + 1 < kNodePages) return;
   // Columns without a page repeat the first: zeros would widen the range that the codes span.
   for (int64_t d = 0; d < head_dim(); ++d) {
     float* row = &open_keys_[At(d * kNodePages)];

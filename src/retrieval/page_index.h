@@ -54,10 +54,11 @@ class PageIndex {
   static constexpr int64_t kCodeBytes = kernels::kCodePageBytes + int64_t{sizeof(float)};
   int64_t node_bytes() const { return key_tile_bytes_ + value_tile_bytes_; }
 
-  // Appends a page.
+  // Appends a page. `more`: another follows before anything is asked; until then the means of the
+  // last node are not up to date, whose encoding costs more than all else.
   //   keys    [head_dim][kPageTokens] f32, 64-byte aligned
   //   values  [kPageTokens][value_stride] f32
-  void Append(const float* keys, const float* values, int64_t value_stride);
+  void Append(const float* keys, const float* values, int64_t value_stride, bool more);
   // Forgets the pages from num_pages on, and with them those before that share their node.
   void Truncate(int64_t num_pages);
 
@@ -81,7 +82,7 @@ class PageIndex {
 
  private:
   static size_t At(int64_t index) { return static_cast<size_t>(index); }
-  void AppendMeans(const float* key, const float* value);
+  void AppendMeans(const float* key, const float* value, bool more);
   // Returns the page's scale.
   float Encode(const float* residuals, uint8_t* page) const;
 

@@ -160,7 +160,9 @@ struct Pages {
   std::vector<std::vector<float>> keys;  // by token
   PageIndex index;
 
-  Pages(const HeadProjection* projection, int64_t count, uint32_t seed) : index(projection) {
+  // `at_once`: says with every page that another follows, but for the last.
+  Pages(const HeadProjection* projection, int64_t count, uint32_t seed, bool at_once = false)
+      : index(projection) {
     Generator generator(seed);
     for (int64_t page = 0; page < count; ++page) {
       AlignedVector<float> columns(kDim * kPageTokens), values(kPageTokens * kDim);
@@ -171,10 +173,31 @@ struct Pages {
           values[static_cast<size_t>(t * kDim + d)] = static_cast<float>(page + t);
         }
       }
-      index.Append(columns.data(), values.data(), kDim);
+      index.Append(columns.data(), values.data(), kDim, at_once && page + 1 < count);
     }
   }
 };
+
+TEST(PageIndex, SeveralPagesAtOnceAreTheSame) {
+  const HeadProjection projection = FitOnRandomHeads();
+  for (const int64_t count : {int64_t{1}, int64_t{5}, kNodePages, kNodePages + 3}) {
+    const Pages one(&projection, count, 5), all(&projection, count, 5, true);
+    ASSERT_EQ(one.index.num_nodes(), all.index.num_nodes());
+    const auto same = [](const std::byte* a, const std::byte* b, int64_t bytes) {
+      return std::equal(a, a + bytes, b);
+    };
+    const int64_t key_bytes = kernels::KeyCodeBytes(kMeanBits, one.index.mean_shape());
+    const int64_t value_bytes = kernels::ValueCodeBytes(kMeanBits, one.index.mean_shape());
+    for (int64_t node = 0; node < one.index.num_nodes(); ++node) {
+      EXPECT_TRUE(same(one.index.MeanKeys(node), all.index.MeanKeys(node), key_bytes)) << count;
+      EXPECT_TRUE(same(one.index.MeanValues(node), all.index.MeanValues(node), value_bytes));
+    }
+    std::vector<float> scales(kDim), others(kDim);
+    one.index.RaiseToMeanScales(scales.data());
+    all.index.RaiseToMeanScales(others.data());
+    EXPECT_EQ(scales, others);
+  }
+}
 
 // The estimate explains most of the variance of the true scores: at one bit per dimension, and with
 // bits where the scores are decided.

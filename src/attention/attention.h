@@ -47,11 +47,14 @@ struct TokenRange {
 
 // How sparse attention chooses what it reads. Counts are tokens; pages are read whole.
 struct SparseOptions {
-  // Keys read between the sinks and the window: at least top_k, and more, up to max_growth times as
-  // many, until no more than max_unread of the softmax mass is left to summaries (0: never more).
-  int64_t top_k = 512;
-  int64_t max_growth = 8;
-  double max_unread = 0.03;
+  // Keys read between the sinks and the window: at least top_k; every page whose share of the
+  // softmax mass (root mean square over the queries of a selection) is above max_error /
+  // sqrt(number of pages), so that the shares left to summaries have a root sum of squares below
+  // max_error (0: no such limit); and more until summaries carry max_unread of the mass (0: no such
+  // limit).
+  int64_t top_k = 256;
+  double max_error = 0.025;
+  double max_unread = 0.0;
   int64_t window = 256;   // newest tokens that are always read
   bool summaries = true;  // unread pages count by their means; false: not at all
   // What ranks the pages: key codes, or for comparison page means alone, the true scores, and the

@@ -3,10 +3,10 @@
 //
 // The tokens before a query are cut into pages of 32 (retrieval/page_index.h). The first page (the
 // sinks) and the last `window` tokens are always read. Of the pages between, those are read whose
-// estimated softmax mass, summed over all queries that share the selection, is largest, until the
-// others hold no more than max_unread. Every other page is one entry of the softmax: its mean
-// value, weighted with its estimated mass. KeepExact names pages that are read besides. So nothing
-// is left out, and what is read is exact: with top_k large enough the result is that of `flash`.
+// estimated share of the softmax mass, over all queries that share the selection, is large. Every
+// other page is one entry of the softmax: its mean value, weighted with its estimated mass.
+// KeepExact names pages that are read besides. So nothing is left out, and what is read is exact:
+// with top_k large enough the result is that of `flash`.
 //
 // Queries of one KV head's group share a selection, and in prefill those of a few neighbouring
 // tokens (one query tile of flash). See docs/attention.md for what it costs and loses.

@@ -24,12 +24,12 @@ bool SetTokens(const SparseValue& value, int64_t least, int64_t& target) {
   return true;
 }
 
-bool SetMaxUnread(const SparseValue& value, SparseOptions& options) {
+bool SetShare(const SparseValue& value, double& target) {
   double share = -1.0;
   if (const double* number = std::get_if<double>(&value)) share = *number;
   if (const int64_t* number = std::get_if<int64_t>(&value)) share = static_cast<double>(*number);
   if (!(share >= 0.0 && share <= 1.0)) return false;  // written so that NaN is refused
-  options.max_unread = share;
+  target = share;
   return true;
 }
 
@@ -70,10 +70,20 @@ constexpr SparseParameter kParameters[] = {
      [](const SparseValue& value, SparseOptions& options) {
        return SetTokens(value, 0, options.top_k);
      }},
+    {"csa_max_error", "X", "a share from 0 to 1",
+     "read every page whose share of the attention is above this over the square root of the "
+     "number "
+     "of pages; 0: only what the other limits ask for.",
+     [](const SparseOptions& options) -> SparseValue { return options.max_error; },
+     [](const SparseValue& value, SparseOptions& options) {
+       return SetShare(value, options.max_error);
+     }},
     {"csa_max_unread", "X", "a share from 0 to 1",
-     "read more, up to 8 times as many, until summaries carry no more than this share of the "
-     "attention; 0: never.",
-     [](const SparseOptions& options) -> SparseValue { return options.max_unread; }, SetMaxUnread},
+     "read more until summaries carry no more than this share of the attention; 0: no such limit.",
+     [](const SparseOptions& options) -> SparseValue { return options.max_unread; },
+     [](const SparseValue& value, SparseOptions& options) {
+       return SetShare(value, options.max_unread);
+     }},
     {"csa_index", "KIND", "codes, means, exact, hamming or buckets",
      "what ranks keys: codes, or to compare with means, exact (slow), hamming or buckets (both by "
      "random sign bits).",

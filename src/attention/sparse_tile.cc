@@ -166,17 +166,19 @@ void SparseTile::Select() {
   states_.resize(std::max(states_.size(), num_states));
 }
 
-// shares_[page] = the page's share of a row's mass, summed over rows. All mass of a row is that of
-// what is always read and what the middle is estimated to have.
+// shares_[page] = the page's share of a row's mass, summed over rows; squares_[page] = the sum of
+// its square. All mass of a row is that of what is always read and what the middle is estimated to
+// have.
 void SparseTile::SumShares() {
   const kernels::SoftmaxState always = StateOf(0);
   shares_.assign(static_cast<size_t>(columns_), 0.0f);
+  squares_.assign(static_cast<size_t>(columns_), 0.0f);
   for (int64_t r = 0; r < rows(); ++r) {
     const float read = always.max[r] + std::log2(always.sum[r]);
     const float middle = kernels::LogSumExp2(MassesOf(r), columns_);
     const float larger = std::max(read, middle);
     const float all = larger + std::log2(std::exp2(read - larger) + std::exp2(middle - larger));
-    kernels::AddExp2(MassesOf(r), columns_, all, shares_.data());
+    kernels::AddShares(MassesOf(r), columns_, all, shares_.data(), squares_.data());
   }
 }
 
@@ -186,13 +188,13 @@ void SparseTile::RankBySigns() {
                {ranks_.data() + middle_.begin, static_cast<size_t>(middle_.count())});
 }
 
-// Sets read_ to the pages that are kept exact and, of the others, those of largest share: at least
-// top_k keys' worth, and more, up to max_growth times as many, until the rest's share of the mass
-// of all rows is max_unread. With signs_: those of largest rank, and never one that they do not
-// name.
+// Sets read_ to the pages that are kept exact and, of the others, those of largest rank: as many as
+// top_k keys have, as have a larger share than max_error allows, and until the rest's share of the
+// mass of all rows is max_unread. Rank is the sum of squared shares: a summary's error grows with
+// its page's share, and errors of different pages add up as squares. With signs_ rank is what these
+// say, and a page that they do not name is never read.
 void SparseTile::ChoosePages() {
-  const auto share = [&](int64_t page) { return shares_[static_cast<size_t>(page)]; };
-  const AlignedVector<float>& ranks = signs_ != nullptr ? ranks_ : shares_;
+  const AlignedVector<float>& ranks = signs_ != nullptr ? ranks_ : squares_;
   const auto rank = [&](int64_t page) { return ranks[static_cast<size_t>(page)]; };
   const auto larger = [&](int64_t a, int64_t b) {
     return rank(a) != rank(b) ? rank(a) > rank(b) : a > b;
@@ -207,31 +209,42 @@ void SparseTile::ChoosePages() {
       }
     }
   };
-  const int64_t others = middle_.count() - std::ssize(exact_);
-  const int64_t least = std::min(Parts(options_->top_k, kPageTokens), others);
-  const double allowed = options_->max_unread * static_cast<double>(rows());
-  // Ordering all pages of a long context would take longer than reading the chosen ones. Those
-  // below the cutoff hold less than an eighth of what may stay unread.
-  const double cutoff =
-      signs_ != nullptr ? 0.0 : allowed / (8.0 * static_cast<double>(middle_.count()));
+  const auto num_rows = static_cast<double>(rows());
+  const auto num_pages = static_cast<double>(middle_.count());
+  const double max_error = options_->max_error > 0.0 ? options_->max_error : num_pages;
+  const auto min_square = static_cast<float>(num_rows * max_error * max_error / num_pages);
   double unread = 0.0;
+  int64_t large = 0;
   for_others([&](int64_t page) {
-    unread += share(page);
+    unread += shares_[static_cast<size_t>(page)];
+    large += squares_[static_cast<size_t>(page)] > min_square ? 1 : 0;
+  });
+  int64_t wanted = std::max(Parts(options_->top_k, kPageTokens), large);
+  // Ordering all pages of a long context would take longer than reading the chosen ones. With a
+  // limit for what stays unread, those below the cutoff hold less than an eighth of that.
+  const double allowed = options_->max_unread * num_rows;
+  float cutoff = min_square;
+  if (allowed > 0.0) {
+    const double share = allowed / (8.0 * num_pages);
+    cutoff = static_cast<float>(std::min<double>(min_square, share * share / num_rows));
+  }
+  if (wanted > large) cutoff = -1.0f;
+  if (signs_ != nullptr) cutoff = 0.0f;
+  for_others([&](int64_t page) {
     if (rank(page) > cutoff) read_.push_back(page);
   });
-  if (signs_ == nullptr && std::ssize(read_) < least) {
-    read_.clear();
-    for_others([&](int64_t page) { read_.push_back(page); });
+  wanted = std::min(wanted, std::ssize(read_));
+  if (allowed > 0.0) {
+    std::sort(read_.begin(), read_.end(), larger);
+    int64_t count = 0;
+    while (count < std::ssize(read_) && (count < wanted || unread > allowed)) {
+      unread -= shares_[static_cast<size_t>(read_[static_cast<size_t>(count++)])];
+    }
+    wanted = count;
+  } else if (wanted < std::ssize(read_)) {
+    std::partial_sort(read_.begin(), read_.begin() + wanted, read_.end(), larger);
   }
-  const int64_t growth = options_->max_unread > 0.0 ? options_->max_growth : 1;
-  const int64_t most = std::min(least * growth, std::ssize(read_));
-  std::nth_element(read_.begin(), read_.begin() + most, read_.end(), larger);
-  std::sort(read_.begin(), read_.begin() + most, larger);
-  int64_t count = 0;
-  while (count < most && (count < least || unread > allowed)) {
-    unread -= share(read_[static_cast<size_t>(count++)]);
-  }
-  read_.resize(static_cast<size_t>(count));
+  read_.resize(static_cast<size_t>(wanted));
   read_.insert(read_.end(), exact_.begin(), exact_.end());
   std::sort(read_.begin(), read_.end());
 }

@@ -87,10 +87,11 @@ class SparseTile {
   AlignedBuffer query_buffer_;
   const float* queries_ = nullptr;  // [rows][head_dim], times scale * log2(e)
   PreparedQueries prepared_;
-  AlignedVector<float> masses_;  // log2 of a page's mass, [rows][columns_]; -inf: read or no page
-  AlignedVector<float> shares_;  // of all rows' mass, [columns_]
-  AlignedVector<float> ranks_;   // by signs_, [columns_]
-  std::vector<int64_t> read_;    // pages of the middle that are read, ascending
+  AlignedVector<float> masses_;   // log2 of a page's mass, [rows][columns_]; -inf: read or no page
+  AlignedVector<float> shares_;   // of all rows' mass, [columns_]
+  AlignedVector<float> squares_;  // of these shares, summed over rows, [columns_]
+  AlignedVector<float> ranks_;    // by signs_, [columns_]
+  std::vector<int64_t> read_;     // pages of the middle that are read, ascending
   std::vector<AlignedBuffer> states_;  // part 0: what is always read; then those of Attend
 };
 

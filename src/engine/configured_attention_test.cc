@@ -33,6 +33,7 @@ std::unique_ptr<WeightSource> Source(const std::function<void(GgufWriter&)>& edi
 TEST(ConfiguredAttentionTest, EveryParameterMayBeConfigured) {
   const auto source = Source([](GgufWriter& file) {
     file.AddUint32("lode.csa_top_k", 128);
+    file.AddFloat32("lode.csa_max_error", 0.125f);
     file.AddFloat32("lode.csa_max_unread", 0.25f);
     file.AddString("lode.csa_index", "buckets");
     file.AddInt32("lode.csa_hash_dim", 32);
@@ -43,6 +44,7 @@ TEST(ConfiguredAttentionTest, EveryParameterMayBeConfigured) {
   const auto sparse = SparseOptionsOf(*source, {});
   ASSERT_TRUE(sparse.ok()) << sparse.status().ToString();
   EXPECT_EQ(sparse->top_k, 128);
+  EXPECT_EQ(sparse->max_error, 0.125);
   EXPECT_EQ(sparse->max_unread, 0.25);
   EXPECT_EQ(sparse->scores, Scores::kBuckets);
   EXPECT_EQ(sparse->hash_dim, 32);

@@ -172,5 +172,25 @@ TEST_P(ElementwiseTest, SoftmaxMaskedAndHugeEntries) {
   EXPECT_TRUE(std::isnan(nan[0]) && std::isnan(nan[39]));
 }
 
+TEST_P(ElementwiseTest, LogarithmsOfSumsAndShares) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for (int64_t n : {16, 32, 208}) {
+    std::vector<float> x = Random(n, 5, 13);
+    x[3] = -kInf;
+    double sum = 0;
+    for (float v : x) sum += std::exp2(double{v});
+    EXPECT_NEAR(LogSumExp2(x.data(), n), std::log2(sum), 1e-5);
+    std::vector<float> shares(x.size(), 1.0f), squares(x.size(), 2.0f);
+    AddShares(x.data(), n, 4.0f, shares.data(), squares.data());
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double share = std::exp2(double{x[i]} - 4.0);
+      ASSERT_NEAR(shares[i], 1 + share, (1 + share) * 1e-5);
+      ASSERT_NEAR(squares[i], 2 + share * share, (2 + share * share) * 1e-5);
+    }
+  }
+  const std::vector<float> nothing(16, -kInf);
+  EXPECT_EQ(LogSumExp2(nothing.data(), 16), -kInf);
+}
+
 }  // namespace
 }  // namespace lode::kernels

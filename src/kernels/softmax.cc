@@ -65,7 +65,7 @@ void SoftmaxInPlace(float* x, int64_t n) {
   for (i = 0; i < n; ++i) x[i] *= scale;
 }
 
-using F32 = hn::CappedTag<float, 8>;
+using F32 = hn::CappedTag<float, 16>;
 
 float LogSumExp2(const float* HWY_RESTRICT x, int64_t n) {
   const F32 df;
@@ -80,11 +80,13 @@ float LogSumExp2(const float* HWY_RESTRICT x, int64_t n) {
   return largest + std::log2(hn::GetLane(hn::SumOfLanes(df, sum)));
 }
 
-void AddExp2(const float* HWY_RESTRICT x, int64_t n, float log_sum, float* HWY_RESTRICT out) {
+void AddShares(const float* HWY_RESTRICT x, int64_t n, float log_sum, float* HWY_RESTRICT shares,
+               float* HWY_RESTRICT squares) {
   const F32 df;
   for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(df))) {
     const auto share = Exp2(df, hn::Sub(hn::LoadU(df, x + i), hn::Set(df, log_sum)));
-    hn::StoreU(hn::Add(hn::LoadU(df, out + i), share), df, out + i);
+    hn::StoreU(hn::Add(hn::LoadU(df, shares + i), share), df, shares + i);
+    hn::StoreU(hn::MulAdd(share, share, hn::LoadU(df, squares + i)), df, squares + i);
   }
 }
 
@@ -105,9 +107,9 @@ float LogSumExp2(const float* x, int64_t n) {
   return HWY_DYNAMIC_DISPATCH(LogSumExp2)(x, n);
 }
 
-HWY_EXPORT(AddExp2);
-void AddExp2(const float* x, int64_t n, float log_sum, float* out) {
-  HWY_DYNAMIC_DISPATCH(AddExp2)(x, n, log_sum, out);
+HWY_EXPORT(AddShares);
+void AddShares(const float* x, int64_t n, float log_sum, float* shares, float* squares) {
+  HWY_DYNAMIC_DISPATCH(AddShares)(x, n, log_sum, shares, squares);
 }
 
 }  // namespace lode::kernels

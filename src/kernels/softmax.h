@@ -10,11 +10,12 @@ namespace lode::kernels {
 // all are. The sum is f32 in 32 interleaved partial sums. Any NaN makes the whole result NaN.
 void Softmax(float* x, int64_t n);
 
-// log2 of the sum of 2^x over [0, n), n a multiple of 8; -infinity when all entries are.
+// log2 of the sum of 2^x over [0, n), n a multiple of 16; -infinity when all entries are.
 float LogSumExp2(const float* x, int64_t n);
 
-// out[i] += 2^(x[i] - log_sum) over [0, n), n a multiple of 8.
-void AddExp2(const float* x, int64_t n, float log_sum, float* out);
+// With share = 2^(x[i] - log_sum): shares[i] += share, squares[i] += share^2 over [0, n), n a
+// multiple of 16.
+void AddShares(const float* x, int64_t n, float log_sum, float* shares, float* squares);
 
 }  // namespace lode::kernels
 

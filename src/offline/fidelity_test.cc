@@ -71,7 +71,7 @@ TEST(FidelityTest, ExactAttentionsHaveNoLoss) {
 TEST(FidelityTest, WhatIsLeftOutIsSeen) {
   FidelityOptions options = Options({"csa_hca"});
   const auto sparse =
-      MeasureFidelity(*LoadTiny({.top_k = 32, .max_unread = 0, .window = 32, .summaries = false}),
+      MeasureFidelity(*LoadTiny({.top_k = 32, .max_error = 0, .window = 32, .summaries = false}),
                       Text(487), options);
   ASSERT_TRUE(sparse.ok()) << sparse.status().ToString();
   ASSERT_EQ(sparse->rows.size(), 2u);
@@ -115,7 +115,7 @@ TEST(FidelityTest, AuditsAreReported) {
   FidelityOptions options = Options({"csa_hca", "flash"});
   options.sparse_prefill = 0;
   const auto report =
-      MeasureFidelity(*LoadTiny({.top_k = 32, .max_unread = 0, .window = 32, .audit_interval = 1}),
+      MeasureFidelity(*LoadTiny({.top_k = 32, .max_error = 0, .window = 32, .audit_interval = 1}),
                       Text(487), options);
   ASSERT_TRUE(report.ok()) << report.status().ToString();
   ASSERT_TRUE(report->rows[0].audited());

@@ -78,7 +78,7 @@ TEST(OutputAuditTest, MeansWeighByTheNumberOfOutputs) {
 TEST(OutputAuditTest, ATinyModelsLayers) {
   EngineOptions options;
   options.model_path = "tests/data/tiny-qwen2";
-  options.sparse = {.top_k = 32, .max_unread = 0, .window = 32};
+  options.sparse = {.top_k = 32, .max_error = 0, .window = 32};
   auto engine = Engine::Load(options);
   ASSERT_TRUE(engine.ok()) << engine.status().ToString();
   std::vector<TokenId> text;

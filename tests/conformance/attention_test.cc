@@ -465,7 +465,7 @@ TEST(AttentionRegistry, NamesMayCarryParameters) {
     std::string_view name, message;
   } refused[] = {{"csa_hca:", "csa_hca: expected NAME=VALUE"},
                  {"csa_hca:csa_top_k=1:", "csa_hca: expected NAME=VALUE"},
-                 {"csa_hca:csa_topk=1", "csa_max_unread, csa_index"},
+                 {"csa_hca:csa_topk=1", "csa_max_error, csa_max_unread, csa_index"},
                  {"csa_hca:csa_top_k", "found 'csa_top_k'"},
                  {"csa_hca:csa_top_k=-1", "csa_top_k: expected an integer from 0 to 2^40, found"},
                  {"csa_hca:csa_max_unread=nan", "csa_max_unread: expected a share from 0 to 1"},

@@ -14,7 +14,7 @@ TEST(CsaHcaLong, GrowingStaysConsistent) {
                   .length = kLength};
   Fixture f(c);
   const auto calibration = SomeCalibration(c);
-  const SparseOptions options = {.top_k = 64, .max_unread = 0, .window = 64};
+  const SparseOptions options = {.top_k = 64, .max_error = 0, .window = 64};
   const auto grown = CreateCsaHcaAttention(options, calibration);
   for (int64_t first = 0; first < kLength; ++first) {
     const std::vector<float> out = f.Run(*grown, first, 1, 1);

@@ -50,7 +50,8 @@ TEST_P(SignsTest, SummariesOfEqualKeysAreExact) {
     for (const int64_t length : {400, 417, 1500}) {
       const Case c = {.num_heads = 6, .length = length, .equal_pages = true};
       Fixture f(c);
-      const auto attention = Create(c, {.top_k = 64, .max_unread = max_unread, .window = 100});
+      const auto attention =
+          Create(c, {.top_k = 64, .max_error = 0, .max_unread = max_unread, .window = 100});
       EXPECT_LT(RelativeError(f.Run(*attention, length - 9, 9, 9), f.Truth(length - 9, 9)),
                 kMeanTolerance)
           << length;
@@ -62,7 +63,7 @@ TEST_P(SignsTest, SummariesOfEqualKeysAreExact) {
 TEST_P(SignsTest, GrowingStepByStepEqualsStartingAnew) {
   const Case c = {.length = 700};
   Fixture f(c);
-  const SparseOptions options = {.top_k = 64, .max_unread = 0, .window = 64};
+  const SparseOptions options = {.top_k = 64, .max_error = 0, .window = 64};
   const auto grown = Create(c, options);
   for (int64_t first = 0; first < 700; ++first) f.Run(*grown, first, 1, 1);
   EXPECT_EQ(f.Run(*grown, 699, 1, 1), f.Run(*Create(c, options), 699, 1, 1));
@@ -91,7 +92,7 @@ constexpr Case kLong = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 16, .leng
 TEST_P(SignsTest, SeedDecides) {
   Fixture f(kLong);
   const auto run = [&](uint64_t seed) {
-    const SparseOptions options = {.top_k = 64, .max_unread = 0, .window = 64, .seed = seed};
+    const SparseOptions options = {.top_k = 64, .max_error = 0, .window = 64, .seed = seed};
     return f.Run(*Create(kLong, options), kLong.length - 9, 9, 9);
   };
   EXPECT_EQ(run(3), run(3));
@@ -112,7 +113,7 @@ TEST(CsaHcaByHamming, FindsTheKeyThatCounts) {
   for (const int64_t hash_dim : {64, 128}) {
     const auto error = [&](int64_t top_k) {
       const SparseOptions options = {.top_k = top_k,
-                                     .max_unread = 0,
+                                     .max_error = 0,
                                      .window = 64,
                                      .scores = Scores::kHamming,
                                      .hash_dim = hash_dim};
@@ -131,6 +132,7 @@ TEST(CsaHcaByBuckets, ReadsWhatBucketsNameAndNoMore) {
   int64_t most = 0;
   for (int64_t position = kLong.length - 20; position < kLong.length; ++position) {
     const auto attention = CreateCsaHcaAttention({.top_k = 640,
+                                                  .max_error = 0,
                                                   .max_unread = position % 2 == 0 ? 0 : 0.01,
                                                   .window = kWindow,
                                                   .scores = Scores::kBuckets},

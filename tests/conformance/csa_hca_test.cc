@@ -50,7 +50,7 @@ TEST(CsaHca, SummariesOfEqualKeysAreExact) {
             .num_heads = 6, .head_dim = head_dim, .length = length, .equal_pages = true};
         Fixture f(c);
         const auto attention = CreateCsaHcaAttention(
-            {.top_k = top_k, .max_unread = 0, .window = 100}, SomeCalibration(c));
+            {.top_k = top_k, .max_error = 0, .window = 100}, SomeCalibration(c));
         EXPECT_LT(RelativeError(f.Run(*attention, length - 9, 9, 9), f.Truth(length - 9, 9)),
                   kMeanTolerance)
             << top_k << " " << length << " " << head_dim;
@@ -76,9 +76,9 @@ TEST(CsaHca, FindsTheKeyThatCounts) {
   };
   const std::vector<float> truth = first_heads(*CreateAttention("eager").value());
   const auto attention =
-      CreateCsaHcaAttention({.top_k = 96, .max_unread = 0, .window = 64}, SomeCalibration(c));
+      CreateCsaHcaAttention({.top_k = 96, .max_error = 0, .window = 64}, SomeCalibration(c));
   const auto blind =
-      CreateCsaHcaAttention({.top_k = 0, .max_unread = 0, .window = 64}, SomeCalibration(c));
+      CreateCsaHcaAttention({.top_k = 0, .max_error = 0, .window = 64}, SomeCalibration(c));
   EXPECT_LT(RelativeError(first_heads(*attention), truth), 0.01);
   EXPECT_GT(RelativeError(first_heads(*blind), truth), 0.3) << "a test that cannot fail";
 }
@@ -86,7 +86,7 @@ TEST(CsaHca, FindsTheKeyThatCounts) {
 TEST(CsaHca, GrowingStepByStepEqualsStartingAnew) {
   const Case c = {.length = 500};
   Fixture f(c);
-  const SparseOptions options = {.top_k = 64, .max_unread = 0, .window = 64};
+  const SparseOptions options = {.top_k = 64, .max_error = 0, .window = 64};
   const auto grown = CreateCsaHcaAttention(options, SomeCalibration(c));
   for (int64_t first = 0; first < 500; ++first) f.Run(*grown, first, 1, 1);
   const auto fresh = CreateCsaHcaAttention(options, SomeCalibration(c));
@@ -129,7 +129,7 @@ TEST(CsaHca, PagesKeptExactAreReadBesides) {
     for (const int64_t top_k : {0, 96}) {
       const auto read = [&](std::span<const TokenRange> kept) {
         const auto attention = CreateCsaHcaAttention(
-            {.top_k = top_k, .max_unread = 0, .window = 64, .scores = scores}, SomeCalibration(c));
+            {.top_k = top_k, .max_error = 0, .window = 64, .scores = scores}, SomeCalibration(c));
         attention->KeepExact(0, kept);
         f.Run(*attention, 1999, 1, 1);
         return attention->counters().keys_read;
@@ -148,7 +148,7 @@ TEST(CsaHca, PagesKeptExactAreExact) {
     const std::vector<float> out = f.Run(attention, 1999, 1, 1);
     return RelativeError({out.begin(), out.begin() + 64}, {truth.begin(), truth.begin() + 64});
   };
-  const SparseOptions options = {.top_k = 0, .max_unread = 0, .window = 64};
+  const SparseOptions options = {.top_k = 0, .max_error = 0, .window = 64};
   const auto attention = CreatePhasedAttention(CreateAttention("flash").value(),
                                                CreateCsaHcaAttention(options, SomeCalibration(c)));
   attention->KeepExact(0, std::vector<TokenRange>{{777, 778}});
@@ -167,7 +167,8 @@ TEST(CsaHca, KeepingEverythingExactIsFlash) {
   const Case c = {.length = 900};
   Fixture f(c);
   const auto flash = CreateAttention("flash").value();
-  const auto sparse = CreateCsaHcaAttention({.top_k = 0, .window = 64}, SomeCalibration(c));
+  const auto sparse =
+      CreateCsaHcaAttention({.top_k = 0, .max_error = 0, .window = 64}, SomeCalibration(c));
   sparse->KeepExact(0, std::vector<TokenRange>{{0, 900}});
   for (const int64_t chunk : {1, 7, 100}) {
     EXPECT_EQ(f.Run(*sparse, 800, 100, chunk), f.Run(*flash, 800, 100, chunk));
@@ -209,6 +210,7 @@ TEST(CsaHca, AuditsAgreeWithTheEstimateAndTheBudget) {
   double missed_before = 1.0;
   for (const double max_unread : {0.5, 0.2, 0.05}) {
     const auto attention = CreateCsaHcaAttention({.top_k = 400,
+                                                  .max_error = 0,
                                                   .max_unread = max_unread,
                                                   .window = 64,
                                                   .scores = SparseOptions::Scores::kExact,
@@ -235,7 +237,7 @@ TEST(CsaHca, AuditOfEqualPages) {
   const Case c = {.length = 1999, .equal_pages = true};
   Fixture f(c);
   const auto attention = CreateCsaHcaAttention(
-      {.top_k = 0, .max_unread = 0, .window = 64, .audit_interval = 2}, SomeCalibration(c));
+      {.top_k = 0, .max_error = 0, .window = 64, .audit_interval = 2}, SomeCalibration(c));
   f.Run(*attention, 1994, 5, 1);  // 1994 and 1998 audit layer 0 and 1 in turn
   const AuditCounters audits = attention->counters().audits;
   EXPECT_GT(audits.rows, 0);
@@ -247,7 +249,7 @@ TEST(CsaHca, AuditOfEqualPages) {
 TEST(CsaHca, ManyNodesStillCount) {
   const Case c = {.length = 5000, .equal_pages = true};
   Fixture f(c);
-  const auto attention = CreateCsaHcaAttention({.top_k = 96, .max_unread = 0}, SomeCalibration(c));
+  const auto attention = CreateCsaHcaAttention({.top_k = 96, .max_error = 0}, SomeCalibration(c));
   EXPECT_LT(RelativeError(f.Run(*attention, 4991, 9, 9), f.Truth(4991, 9)), kMeanTolerance);
 }
 
@@ -257,8 +259,7 @@ TEST(CsaHca, EveryTargetOfTheMachine) {
   const std::vector<float> truth = f.Truth(1490, 10);
   for (const kernels::Target target : kernels::SupportedTargets()) {
     const kernels::ScopedTarget scoped(target);
-    const auto attention =
-        CreateCsaHcaAttention({.top_k = 96, .max_unread = 0}, SomeCalibration(c));
+    const auto attention = CreateCsaHcaAttention({.top_k = 96, .max_error = 0}, SomeCalibration(c));
     EXPECT_LT(RelativeError(f.Run(*attention, 1490, 10, 10), truth), kMeanTolerance)
         << kernels::TargetName(target);
   }
@@ -267,7 +268,7 @@ TEST(CsaHca, EveryTargetOfTheMachine) {
 TEST(CsaHca, PromptsMayHaveAnotherAttention) {
   const Case c = {.length = 900};
   Fixture f(c);
-  const SparseOptions options = {.top_k = 64, .max_unread = 0, .window = 64};
+  const SparseOptions options = {.top_k = 64, .max_error = 0, .window = 64};
   const auto phased = CreatePhasedAttention(CreateAttention("flash").value(),
                                             CreateCsaHcaAttention(options, SomeCalibration(c)));
   const auto flash = CreateAttention("flash").value();

@@ -178,7 +178,7 @@ class SparseAttentionTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             def run(text, *flags):
                 result = lode("run", "-m", QWEN, "-n", 4, "--ignore-eos", "--json",
-                              "--csa-top-k", 64, "--csa-max-unread", 0, "--hca-window", 64,
+                              "--csa-top-k", 64, "--csa-max-error", 0, "--hca-window", 64,
                               *flags, "-p", text,
                               env=environment(XDG_CACHE_HOME=folder))
                 self.assertEqual(result.returncode, 0, result.stderr)
@@ -212,7 +212,7 @@ class SparseAttentionTest(unittest.TestCase):
                             env=environment(XDG_CACHE_HOME=folder))
 
             settings = {"attention_implementation": "csa_hca", "csa_top_k": 64, "hca_window": 64,
-                        "csa_max_unread": 0, "use_hca": False}
+                        "csa_max_error": 0, "use_hca": False}
             configured = json.loads(run(settings).stdout)
             self.assertLess(configured["keys_read_share"], 1)
             self.assertEqual(configured["unread_mass_share"], 0)
@@ -353,7 +353,7 @@ class VerifyTest(unittest.TestCase):
 
     def test_tasks(self):
         args = ["-c", 1500, "--attention", "flash,csa_hca", "--tasks", "niah_single_2,vt",
-                "--samples", 2]
+                "--samples", 2, "--csa-top-k", 64, "--csa-max-error", 0]
         result = self.verify(*args, "--json")
         self.assertEqual(result.returncode, 0, result.stderr)
         tasks = json.loads(result.stdout)["tasks"]
@@ -530,7 +530,8 @@ class MeasuringVerbsTest(unittest.TestCase):
         self.assertTrue(csv.startswith('"model","threads"'))
 
     def test_bench_of_attentions(self):
-        common = ["bench", "-m", QWEN, "--csa-top-k", 32, "--hca-window", 32, "--tile-from", 64]
+        common = ["bench", "-m", QWEN, "--csa-top-k", 32, "--csa-max-error", 0,
+                  "--hca-window", 32, "--tile-from", 64]
         rows = json.loads(lode(*common, "--attention", "flash,csa_hca,eager", "-d", "256,64",
                                "-n", 3, "-r", 2, "-o", "json").stdout)
         self.assertEqual([(row["attention"], row["n_depth"]) for row in rows],

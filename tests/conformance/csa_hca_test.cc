@@ -202,6 +202,32 @@ TEST(CsaHca, SlidingLayersAndLayersWithoutProjectionAreExact) {
   EXPECT_LT(RelativeError(global.Run(*exact, 890, 10, 10), global.Truth(890, 10)), kTolerance);
 }
 
+// What summaries get wrong falls with the limit for it, until all that counts is read. Of any page
+// that is not read the share, in root mean square over the rows, is below limit / sqrt(pages): so
+// no row leaves more unread than sqrt(rows * pages) times the limit.
+TEST(CsaHca, SmallerErrorsReadMore) {
+  const Case c = {.length = 3000};
+  Fixture f(c);
+  const std::vector<float> truth = f.Truth(2990, 10);
+  int64_t keys_before = 0;
+  double error_before = 1e9;
+  for (const double max_error : {1.0, 0.4, 0.15, 1e-9}) {
+    const auto attention = CreateCsaHcaAttention({.top_k = 32,
+                                                  .max_error = max_error,
+                                                  .window = 64,
+                                                  .scores = SparseOptions::Scores::kExact},
+                                                 SomeCalibration(c));
+    const double error = RelativeError(f.Run(*attention, 2990, 10, 1), truth);
+    const AttentionCounters counters = attention->counters();
+    EXPECT_GT(counters.keys_read, keys_before) << max_error;
+    EXPECT_LT(error, error_before) << max_error;
+    EXPECT_LE(counters.unread_share / counters.rows, max_error * std::sqrt(7.0 * 3000 / 32));
+    keys_before = counters.keys_read;
+    error_before = error;
+  }
+  EXPECT_LT(error_before, kTolerance);
+}
+
 // With true scores the estimate of what is left unread is what an audit finds, the budget keeps it
 // small, and reading more misses less.
 TEST(CsaHca, AuditsAgreeWithTheEstimateAndTheBudget) {

@@ -93,7 +93,7 @@ MarkedPrompt EncodePrompt(const Engine& engine, std::string_view text,
                           const EncodeOptions& options) {
   const EngineOptions& of = engine.options();
   for (const std::string& attention : {of.attention, of.prefill_attention}) {
-    if (attention == "csa_hca") return EncodeMarked(engine.tokenizer(), text, options);
+    if (NeedsCalibration(attention)) return EncodeMarked(engine.tokenizer(), text, options);
   }
   return {.tokens = engine.tokenizer().Encode(text, options), .exact = {}};
 }

@@ -189,7 +189,8 @@ class SparseAttentionTest(unittest.TestCase):
                 return ". ".join(sentences[:9]) + "." + mark + " " + ". ".join(sentences[9:])
 
             self.assertEqual(marked(""), self.TEXT)
-            for sparse in (["--attention", "csa_hca"], ["--prefill-attention", "csa_hca"]):
+            for sparse in (["--attention", "csa_hca:csa_index=codes"],
+                           ["--prefill-attention", "csa_hca"]):
                 for chat in ([], ["--no-chat"]):
                     plain = run(self.TEXT, *sparse, *chat)
                     fine = run(marked("<hca-fine>"), *sparse, *chat)

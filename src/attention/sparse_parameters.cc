@@ -71,9 +71,8 @@ constexpr SparseParameter kParameters[] = {
        return SetTokens(value, 0, options.top_k);
      }},
     {"csa_max_error", "X", "a share from 0 to 1",
-     "read every page whose share of the attention is above this over the square root of the "
-     "number "
-     "of pages; 0: only what the other limits ask for.",
+     "read every page (32 keys) with a larger share of the attention than this / "
+     "sqrt(number of pages); 0: only what the other limits ask for.",
      [](const SparseOptions& options) -> SparseValue { return options.max_error; },
      [](const SparseValue& value, SparseOptions& options) {
        return SetShare(value, options.max_error);

@@ -80,8 +80,14 @@ struct AuditCounters {
   double missed_mass = 0;   // share of the softmax mass of keys that were not read
   double output_error = 0;  // |output - exact output| / |exact output|
   double recall = 0;        // share of the 256 keys of largest score that were read
+  // Of the rows above, those whose keys have codes; and the share of the 256 keys of largest score
+  // between sinks and window that are among the 1,024 of largest estimate there. As many are found
+  // when candidates are ranked again by their true scores.
+  double code_rows = 0;
+  double code_recall = 0;
 
   AuditCounters& operator+=(const AuditCounters& other);
+  AuditCounters operator-(const AuditCounters& earlier) const;
 };
 
 // What an attention has read and left out so far, over all layers, heads and queries.

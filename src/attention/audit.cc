@@ -15,6 +15,7 @@ namespace {
 
 constexpr int64_t kChunk = kernels::kKvTileTokens;
 constexpr int64_t kRecallKeys = 256;
+constexpr int64_t kCandidates = 4 * kRecallKeys;  // for their true scores to be looked at
 
 size_t At(int64_t index) {
   return static_cast<size_t>(index);
@@ -95,12 +96,28 @@ class ExactTile {
   AlignedVector<float> outputs_;  // [rows][output_cols]
 };
 
+// The least of the `count` largest.
+float LeastOfLargest(std::span<const float> values, int64_t count) {
+  std::vector<float> sorted(values.begin(), values.end());
+  std::nth_element(sorted.begin(), sorted.begin() + count - 1, sorted.end(), std::greater<>());
+  return sorted[At(count - 1)];
+}
+
+// Of the kRecallKeys largest weights, the share that is among the kCandidates largest estimates.
+double CodeRecall(std::span<const float> weights, std::span<const float> estimates) {
+  const float least_weight = LeastOfLargest(weights, kRecallKeys);
+  const float least_estimate = LeastOfLargest(estimates, kCandidates);
+  int64_t found = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    found += weights[i] >= least_weight && estimates[i] >= least_estimate ? 1 : 0;
+  }
+  return std::min(1.0, static_cast<double>(found) / static_cast<double>(kRecallKeys));
+}
+
 // Share of the largest weights that lie in `read`.
 double Recall(std::span<const float> weights, std::span<const KeyRun> read) {
   const int64_t count = std::min<int64_t>(kRecallKeys, std::ssize(weights));
-  std::vector<float> sorted(weights.begin(), weights.end());
-  std::nth_element(sorted.begin(), sorted.begin() + count - 1, sorted.end(), std::greater<>());
-  const float least = sorted[At(count - 1)];
+  const float least = LeastOfLargest(weights, count);
   int64_t found = 0;
   for (const KeyRun& run : read) {
     const int64_t end = std::min(run.end, std::ssize(weights));
@@ -113,8 +130,10 @@ double Recall(std::span<const float> weights, std::span<const KeyRun> read) {
 
 AuditCounters AuditTile(const AttentionInputs& inputs, const KvCache& cache,
                         const FlashShape& shape, const QueryTile& tile,
-                        std::span<const KeyRun> read, const float* out, int64_t out_stride) {
+                        const TileSelection& selection, const float* out, int64_t out_stride) {
   const ExactTile exact(inputs, cache, shape, tile);
+  const std::span<const KeyRun> read = selection.read;
+  const int64_t num_ranked = selection.ranked.end - selection.ranked.begin;
   AuditCounters counters;
   for (int64_t r = 0; r < exact.rows(); ++r) {
     const std::span<const float> weights = exact.Weights(r);
@@ -136,6 +155,10 @@ AuditCounters AuditTile(const AttentionInputs& inputs, const KvCache& cache,
     counters.missed_mass += std::max(0.0, 1.0 - seen);
     counters.output_error += std::sqrt(difference / std::max(length, 1e-30));
     counters.recall += Recall(weights, read);
+    if (selection.estimates.empty() || num_ranked <= kCandidates) continue;
+    counters.code_rows += 1;
+    counters.code_recall += CodeRecall(weights.subspan(At(selection.ranked.begin), At(num_ranked)),
+                                       {&selection.estimates[At(r * num_ranked)], At(num_ranked)});
   }
   return counters;
 }

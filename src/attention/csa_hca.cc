@@ -147,8 +147,10 @@ class CsaHcaAttention final : public Attention {
       return;
     }
     const SparseTile& tile = tiles_[static_cast<size_t>(place % heads)];
-    counters_.audits +=
-        AuditTile(inputs, cache, shape, tile.tile(), tile.ReadRuns(), out, out_stride);
+    const TileSelection selection = {.read = tile.ReadRuns(),
+                                     .ranked = tile.Middle(),
+                                     .estimates = tile.EstimateKeys(scratch_[0])};
+    counters_.audits += AuditTile(inputs, cache, shape, tile.tile(), selection, out, out_stride);
   }
 
   const SparseOptions options_;

@@ -100,7 +100,18 @@ AuditCounters& AuditCounters::operator+=(const AuditCounters& other) {
   missed_mass += other.missed_mass;
   output_error += other.output_error;
   recall += other.recall;
+  code_rows += other.code_rows;
+  code_recall += other.code_recall;
   return *this;
+}
+
+AuditCounters AuditCounters::operator-(const AuditCounters& earlier) const {
+  return {.rows = rows - earlier.rows,
+          .missed_mass = missed_mass - earlier.missed_mass,
+          .output_error = output_error - earlier.output_error,
+          .recall = recall - earlier.recall,
+          .code_rows = code_rows - earlier.code_rows,
+          .code_recall = code_recall - earlier.code_recall};
 }
 
 AttentionCounters& AttentionCounters::operator+=(const AttentionCounters& other) {
@@ -123,10 +134,7 @@ AttentionCounters AttentionCounters::operator-(const AttentionCounters& earlier)
           .unread_share = unread_share - earlier.unread_share,
           .select_seconds = select_seconds - earlier.select_seconds,
           .attend_seconds = attend_seconds - earlier.attend_seconds,
-          .audits = {.rows = audits.rows - earlier.audits.rows,
-                     .missed_mass = audits.missed_mass - earlier.audits.missed_mass,
-                     .output_error = audits.output_error - earlier.audits.output_error,
-                     .recall = audits.recall - earlier.audits.recall}};
+          .audits = audits - earlier.audits};
 }
 
 std::vector<std::string> AttentionNames() {

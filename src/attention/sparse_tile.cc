@@ -290,6 +290,26 @@ std::vector<KeyRun> SparseTile::ReadRuns() const {
   return runs;
 }
 
+AlignedVector<float> SparseTile::EstimateKeys(FlashScratch& scratch) const {
+  const int64_t num_keys = middle_.count() * kPageTokens;
+  if (num_keys == 0 || prepared_.rows == 0) return {};
+  AlignedVector<float> means(static_cast<size_t>(rows() * columns_));
+  PageMeans(*index_, queries_, rows(), scratch).Score(0, nodes_, means.data(), columns_);
+  AlignedVector<float> estimates(static_cast<size_t>(rows() * num_keys));
+  AlignedVector<float> residuals(static_cast<size_t>(rows() * kPageTokens));
+  for (int64_t page = middle_.begin; page < middle_.end; ++page) {
+    kernels::ScanPage(index_->Codes(page, page + 1), prepared_.Tables(), residuals.data());
+    for (int64_t r = 0; r < rows(); ++r) {
+      const float* residual = &residuals[static_cast<size_t>(r * kPageTokens)];
+      float* out =
+          &estimates[static_cast<size_t>(r * num_keys + (page - middle_.begin) * kPageTokens)];
+      const float mean = means[static_cast<size_t>(r * columns_ + page)];
+      for (int64_t t = 0; t < kPageTokens; ++t) out[t] = mean + residual[t];
+    }
+  }
+  return estimates;
+}
+
 void SparseTile::Finish(float* out, int64_t out_stride, AttentionCounters& counters) {
   std::vector<kernels::SoftmaxState> states;
   for (int64_t part = 0; part <= num_attends(); ++part) states.push_back(StateOf(part));

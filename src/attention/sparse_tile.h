@@ -57,6 +57,11 @@ class SparseTile {
 
   // After Select: the keys that are read, ascending.
   std::vector<KeyRun> ReadRuns() const;
+  // The keys between the sinks and the window.
+  KeyRun Middle() const { return {middle_.begin * kPageTokens, middle_.end * kPageTokens}; }
+  // After Prepare: estimated scores of these keys, times log2(e), [rows][keys]; empty unless codes
+  // rank them.
+  AlignedVector<float> EstimateKeys(FlashScratch& scratch) const;
   const QueryTile& tile() const { return tile_; }
 
  private:

@@ -23,6 +23,10 @@ std::vector<ClaimRow> ClaimsOfTextOne(const VerifyReport& report) {
       if (!NeedsCalibration(row.attention) || row.sparse_prefill > 0 || !row.audited()) continue;
       rows.push_back({"recall", "keys found (here: of the 256 heaviest, with window and sinks)",
                       row.attention, kClaimedRecall, row.Recall(), true});
+      if (!row.has_code_recall()) continue;
+      rows.push_back({"code_recall",
+                      "keys found (here: of the 256 heaviest of the middle, among 1,024 by codes)",
+                      row.attention, kClaimedRecall, row.CodeRecall(), true});
     }
   }
   if (report.sentences && report.sentences->buckets > 0) {

@@ -57,6 +57,7 @@ void FidelityJson(const FidelityReport& report, JsonWriter& json) {
       json.Field("audited_rows", row.counters.audits.rows);
       json.Field("missed_mass_share", row.MissedMass()).Field("recall_256", row.Recall());
     }
+    if (row.has_code_recall()) json.Field("recall_256_of_1024_by_codes", row.CodeRecall());
     json.EndObject();
   }
   json.EndArray().EndObject();

@@ -67,7 +67,8 @@ std::string IndexGraphText(const IndexGraph& graph, int64_t tokens) {
 
 std::string FidelityText(const FidelityReport& report) {
   Table table = {{"attention", "prompt", "KL, mean", "KL, max", "same top-1", "perplexity",
-                  "keys read", "bytes, of f16", "in summaries", "missed mass", "recall@256"}};
+                  "keys read", "bytes, of f16", "in summaries", "missed mass", "recall@256",
+                  "by codes, of 1,024"}};
   for (const FidelityRow& row : report.rows) {
     table.push_back({row.attention,
                      row.sparse_prefill == 0 ? "exact" : "last " + FormatCount(row.sparse_prefill),
@@ -75,7 +76,8 @@ std::string FidelityText(const FidelityReport& report) {
                      "x " + FormatFixed(row.perplexity_ratio, 4), Percent(row.KeysReadShare()),
                      row.counters.bytes_read > 0 ? Percent(row.bytes_share) : "-",
                      Percent(row.UnreadShare()), row.audited() ? Percent(row.MissedMass()) : "-",
-                     row.audited() ? Percent(row.Recall()) : "-"});
+                     row.audited() ? Percent(row.Recall()) : "-",
+                     row.has_code_recall() ? Percent(row.CodeRecall()) : "-"});
   }
   return Section("Next-token distributions against " + std::string(kExactAttention) + ": " +
                      FormatCount(report.steps) + " steps behind " +

@@ -55,6 +55,9 @@ struct FidelityRow {
   bool audited() const { return counters.audits.rows > 0; }
   double MissedMass() const { return counters.audits.missed_mass / counters.audits.rows; }
   double Recall() const { return counters.audits.recall / counters.audits.rows; }
+  // AuditCounters::code_recall, where keys are ranked by codes and there are enough of them.
+  bool has_code_recall() const { return counters.audits.code_rows > 0; }
+  double CodeRecall() const { return counters.audits.code_recall / counters.audits.code_rows; }
 };
 
 struct FidelityReport {

@@ -272,6 +272,25 @@ TEST(CsaHca, AuditOfEqualPages) {
   EXPECT_LT(audits.recall / audits.rows, 0.9);
 }
 
+// What codes find before anything is chosen: far more than 1,024 keys of 4,600 at random would
+// hold, and nothing is said where all keys are candidates or no codes rank them.
+TEST(CsaHca, AuditsSayWhatCodesFind) {
+  const auto audit = [](int64_t length, SparseOptions::Scores scores) {
+    const Case c = {.length = length};
+    Fixture f(c);
+    const auto attention = CreateCsaHcaAttention(
+        {.top_k = 0, .window = 64, .scores = scores, .audit_interval = 1}, SomeCalibration(c));
+    f.Run(*attention, length - 1, 1, 1);
+    return attention->counters().audits;
+  };
+  const AuditCounters codes = audit(4700, SparseOptions::Scores::kCodes);
+  ASSERT_EQ(codes.code_rows, 7);
+  EXPECT_GT(codes.code_recall / 7, 0.6);
+  EXPECT_LE(codes.code_recall / 7, 1.0);
+  EXPECT_EQ(audit(1000, SparseOptions::Scores::kCodes).code_rows, 0);
+  EXPECT_EQ(audit(4700, SparseOptions::Scores::kExact).code_rows, 0);
+}
+
 TEST(CsaHca, ManyNodesStillCount) {
   const Case c = {.length = 5000, .equal_pages = true};
   Fixture f(c);

@@ -90,6 +90,14 @@ struct AuditCounters {
   AuditCounters operator-(const AuditCounters& earlier) const;
 };
 
+// A sequence's text gives way to another, whose beginning the cache holds.
+struct TextChange {
+  SequenceId sequence = 0;
+  std::span<const int32_t> before;  // the tokens that it held
+  std::span<const int32_t> now;     // those that it holds
+  int64_t capacity = 0;             // tokens of all texts that may be remembered, `now` included
+};
+
 // What an attention has read and left out so far, over all layers, heads and queries.
 struct AttentionCounters {
   int64_t keys = 0;           // that the queries attend to
@@ -99,6 +107,7 @@ struct AttentionCounters {
   double unread_share = 0;    // sum over these rows: share of their softmax mass in summaries
   double select_seconds = 0;  // spent on finding out what to read, where that is known apart
   double attend_seconds = 0;  // and on the rest
+  int64_t pages_indexed = 0;  // pages of keys that codes and means were made of
   AuditCounters audits;
 
   AttentionCounters& operator+=(const AttentionCounters& other);
@@ -116,6 +125,9 @@ class Attention {
   // The sequence's tokens from `length` on are gone or will be other ones: forget what was learnt
   // of them.
   virtual void Truncate(SequenceId /*sequence*/, int64_t /*length*/) {}
+  // What was learnt of the tokens that both texts begin with stays. What was learnt of the others
+  // may be kept, and be there again when a later text begins with them.
+  virtual void ChangeText(const TextChange& change);
   // From now on no summary stands for a token of these ranges, nor for tokens of both sides of a
   // border: they are read. Ranges ascend and may lie ahead of what is cached; they replace the
   // sequence's earlier ones. Truncate forgets those it reaches.

@@ -5,10 +5,12 @@
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "attention/audit.h"
+#include "attention/earlier_indices.h"
 #include "attention/flash.h"
 #include "attention/flash_tile.h"
 #include "attention/sparse_index.h"
@@ -37,7 +39,7 @@ class CsaHcaAttention final : public Attention {
       exact_->Forward(inputs, cache, pool, out, out_stride);
       return;
     }
-    index.Update(inputs, cache, pool);
+    counters_.pages_indexed += index.Update(inputs, cache, pool);
     const MiddlePages middle =
         MiddlePages::Of(options_, inputs.first_position + inputs.num_tokens - 1);
     if (std::ssize(index.ExactPages(middle.begin, middle.end)) == middle.count()) {
@@ -77,6 +79,21 @@ class CsaHcaAttention final : public Attention {
   void Truncate(SequenceId sequence, int64_t length) override {
     const auto index = indices_.find(sequence);
     if (index != indices_.end()) index->second.Truncate(length);
+  }
+
+  // An index is kept when more of it would be forgotten than stays, or when an earlier one knows
+  // more of the new text.
+  void ChangeText(const TextChange& change) override {
+    const int64_t own = CommonLength(change.before, change.now);
+    std::optional<SparseIndex> earlier = earlier_.Take(change.now, own);
+    if (earlier || std::ssize(change.before) > 2 * own) {
+      earlier_.Keep(change.before, std::move(IndexOf(change.sequence)));
+      indices_.erase(change.sequence);
+      if (earlier) indices_.emplace(change.sequence, *std::move(earlier));
+    } else {
+      Truncate(change.sequence, own);
+    }
+    earlier_.ShrinkTo(change.capacity - std::ssize(change.now));
   }
 
   void KeepExact(SequenceId sequence, std::span<const TokenRange> ranges) override {
@@ -157,6 +174,7 @@ class CsaHcaAttention final : public Attention {
   const std::shared_ptr<const Calibration> calibration_;
   const std::unique_ptr<Attention> exact_;
   std::map<SequenceId, SparseIndex> indices_;
+  EarlierIndices earlier_;
   std::vector<FlashScratch> scratch_;  // one per worker
   std::vector<SparseTile> tiles_;      // memory for those at work
   std::mutex mutex_;                   // of counters_

@@ -23,6 +23,10 @@ class PhasedAttention final : public Attention {
     prefill_->Truncate(sequence, length);
     decode_->Truncate(sequence, length);
   }
+  void ChangeText(const TextChange& change) override {
+    prefill_->ChangeText(change);
+    decode_->ChangeText(change);
+  }
   void KeepExact(SequenceId sequence, std::span<const TokenRange> ranges) override {
     prefill_->KeepExact(sequence, ranges);
     decode_->KeepExact(sequence, ranges);

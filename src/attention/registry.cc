@@ -7,6 +7,7 @@
 #include "attention/attention.h"
 #include "attention/csa_hca.h"
 #include "attention/eager.h"
+#include "attention/earlier_indices.h"
 #include "attention/flash.h"
 #include "attention/index_bytes.h"
 #include "attention/mla_rff.h"
@@ -122,6 +123,7 @@ AttentionCounters& AttentionCounters::operator+=(const AttentionCounters& other)
   unread_share += other.unread_share;
   select_seconds += other.select_seconds;
   attend_seconds += other.attend_seconds;
+  pages_indexed += other.pages_indexed;
   audits += other.audits;
   return *this;
 }
@@ -134,7 +136,12 @@ AttentionCounters AttentionCounters::operator-(const AttentionCounters& earlier)
           .unread_share = unread_share - earlier.unread_share,
           .select_seconds = select_seconds - earlier.select_seconds,
           .attend_seconds = attend_seconds - earlier.attend_seconds,
+          .pages_indexed = pages_indexed - earlier.pages_indexed,
           .audits = audits - earlier.audits};
+}
+
+void Attention::ChangeText(const TextChange& change) {
+  Truncate(change.sequence, CommonLength(change.before, change.now));
 }
 
 std::vector<std::string> AttentionNames() {

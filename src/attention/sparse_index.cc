@@ -2,6 +2,7 @@
 #include "attention/sparse_index.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "attention/kv_chunk.h"
 #include "base/aligned_vector.h"
@@ -77,16 +78,20 @@ std::span<const int64_t> SparseIndex::ExactPages(int64_t begin, int64_t end) con
   return {first, std::lower_bound(first, exact_pages_.end(), end)};
 }
 
-void SparseIndex::Update(const AttentionInputs& inputs, const KvCache& cache, ThreadPool& pool) {
+int64_t SparseIndex::Update(const AttentionInputs& inputs, const KvCache& cache, ThreadPool& pool) {
   LODE_CHECK(Covers(inputs.layer));
+  std::atomic<int64_t> appended = 0;
   pool.ParallelFor(num_kv_heads_, [&](int64_t head, int) {
     PageIndex& index = *Get(inputs.layer, static_cast<int32_t>(head));
     index.Truncate(std::min(index.num_pages(), inputs.first_position / kPageTokens));
+    const int64_t known = index.num_pages();
     AppendPages(inputs, cache, static_cast<int32_t>(head), index);
+    appended += index.num_pages() - known;
     if (signs_.empty()) return;
     UpdateSigns(inputs, cache, static_cast<int32_t>(head),
                 *signs_[At(inputs.layer, static_cast<int32_t>(head))]);
   });
+  return appended;
 }
 
 void SparseIndex::UpdateSigns(const AttentionInputs& inputs, const KvCache& cache, int32_t kv_head,

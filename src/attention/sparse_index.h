@@ -44,8 +44,9 @@ class SparseIndex {
   // Forgets the pages that hold tokens from `length` on.
   void Truncate(int64_t length);
   // Adds the pages that are full and not yet known, after dropping those that were written anew:
-  // tokens from inputs.first_position on are new. Precondition: Covers(inputs.layer).
-  void Update(const AttentionInputs& inputs, const KvCache& cache, ThreadPool& pool);
+  // tokens from inputs.first_position on are new. Returns how many, over the KV heads.
+  // Precondition: Covers(inputs.layer).
+  int64_t Update(const AttentionInputs& inputs, const KvCache& cache, ThreadPool& pool);
 
  private:
   size_t At(int32_t layer, int32_t kv_head) const {

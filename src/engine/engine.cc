@@ -315,7 +315,10 @@ Status Engine::Impl::Prefill(const GenerateRequest& request, GenerateResult& res
   const int64_t own = std::min<int64_t>(shared.first - cached.begin(), total - 1);
   const auto usable = std::span(prompt).first(static_cast<size_t>(total - 1));
   const int64_t known = cache->AttachPrefix(sequence, usable, own);
-  attention->Truncate(sequence, std::min(own, known));
+  attention->ChangeText({.sequence = sequence,
+                         .before = cached,
+                         .now = usable.first(static_cast<size_t>(known)),
+                         .capacity = options.context_len});
   attention->KeepExact(sequence, request.exact);
   cached.assign(prompt.begin(), prompt.begin() + known);
   result.prompt_tokens = total;

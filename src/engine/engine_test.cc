@@ -450,6 +450,30 @@ TEST(EngineTest, RangesKeptExactBelongToOneRequest) {
   }
 }
 
+// A book that was put aside for another text is still known when it comes back.
+TEST(EngineTest, AnIndexIsThereWhenItsTextComesBack) {
+  EngineOptions options;
+  options.sparse = {.top_k = 32, .window = 32};
+  options.attention = "csa_hca";
+  auto engine = LoadTiny(options);
+  const auto ask = [&](const std::vector<TokenId>& text) {
+    std::vector<TokenId> prompt = text;
+    const std::vector<TokenId> question = Tokens(9, 200, 7);
+    prompt.insert(prompt.end(), question.begin(), question.end());
+    return engine->Generate(Request(prompt, 4)).value();
+  };
+  const std::vector<TokenId> book = Tokens(640, 200), other = Tokens(480, 200, 3);
+  const GenerateResult first = ask(book);
+  const int64_t heads = first.attention.pages_indexed / 20;  // over all layers
+  EXPECT_EQ(first.attention.pages_indexed, 20 * heads);
+  EXPECT_EQ(ask(other).attention.pages_indexed, 15 * heads);
+  const GenerateResult again = ask(book);
+  EXPECT_GE(again.cached_tokens, 608);
+  EXPECT_LE(again.attention.pages_indexed, 20 * heads - again.cached_tokens / 32 * heads);
+  EXPECT_EQ(again.token_ids, first.token_ids);
+  EXPECT_LE(ask(other).attention.pages_indexed, heads) << "neither is the other";
+}
+
 // No prompt may take made-up keys for its own.
 TEST(EngineTest, ATiledContextIsNoPromptsBeginning) {
   auto engine = LoadTiny();

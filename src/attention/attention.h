@@ -4,7 +4,8 @@
 //
 // `eager` is the truth (whole score row in memory, plain loops); every other implementation is
 // tested against it by tests/conformance/attention_test, but for `mla_rff`, which is no softmax
-// attention and is there to compare with. Implementations are listed in registry.cc.
+// attention, and `index_graph`, which drops most keys: both are there to compare with.
+// Implementations are listed in registry.cc.
 #ifndef LODE_ATTENTION_ATTENTION_H_
 #define LODE_ATTENTION_ATTENTION_H_
 
@@ -55,8 +56,11 @@ struct SparseOptions {
   int64_t top_k = 256;
   double max_error = 0.025;
   double max_unread = 0.0;
-  int64_t window = 256;   // newest tokens that are always read
-  bool summaries = true;  // unread pages count by their means; false: not at all
+  int64_t window = 256;  // newest tokens that are always read
+  // What stands for keys that are not read: their means; for index_graph alone, what text 1 makes
+  // of the feed-forward half of a layer (FeedForwardRows); nothing.
+  enum class Summary : uint8_t { kMean, kFeedForward, kNone };
+  Summary summary = Summary::kMean;
   // What ranks the pages: key codes, or for comparison page means alone, the true scores, and the
   // two ways of retrieval/sign_codes.h.
   enum class Scores : uint8_t { kCodes, kMeans, kExact, kHamming, kBuckets };
@@ -88,6 +92,19 @@ struct AuditCounters {
 
   AuditCounters& operator+=(const AuditCounters& other);
   AuditCounters operator-(const AuditCounters& earlier) const;
+};
+
+// Of the new tokens of one sequence in a step, behind a layer: what the layer's own projections
+// make keys of the normalised residual stream, and values of the output of the feed-forward half.
+struct FeedForwardRows {
+  int32_t layer = 0;
+  SequenceId sequence = 0;
+  int64_t first_position = 0;
+  int64_t num_tokens = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  const float* k = nullptr;  // [num_tokens, num_kv_heads, head_dim] after RoPE
+  const float* v = nullptr;  // the same
 };
 
 // A sequence's text gives way to another, whose beginning the cache holds.
@@ -122,6 +139,9 @@ class Attention {
   // pool's threads; the result does not depend on their number. Softmax and sums are f32.
   virtual void Forward(const AttentionInputs& inputs, const KvCache& cache, ThreadPool& pool,
                        float* out, int64_t out_stride) = 0;
+  // Whether the model is to call AddFeedForward after each layer; it costs two products.
+  virtual bool WantsFeedForward() const { return false; }
+  virtual void AddFeedForward(const FeedForwardRows& /*rows*/) {}
   // The sequence's tokens from `length` on are gone or will be other ones: forget what was learnt
   // of them.
   virtual void Truncate(SequenceId /*sequence*/, int64_t /*length*/) {}
@@ -136,13 +156,13 @@ class Attention {
 
 // What some implementations need besides their name.
 struct AttentionContext {
-  SparseOptions sparse;                            // csa_hca
+  SparseOptions sparse;                            // csa_hca, index_graph
   std::shared_ptr<const Calibration> calibration;  // csa_hca: of the model
   RffOptions rff = {};                             // mla_rff
 };
 
 // Known names, in registry order: "eager", "flash" (aliases of flash: "sdpa", "flash_attention_2"),
-// "mla_rff", "csa_hca".
+// "mla_rff", "csa_hca", "index_graph".
 std::vector<std::string> AttentionNames();
 // A name may be followed by values for some SparseParameters, which win over those of the context:
 // "csa_hca:csa_top_k=1024:hca_summary=none". InvalidArgument lists the known names.

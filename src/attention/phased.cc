@@ -19,6 +19,13 @@ class PhasedAttention final : public Attention {
                int64_t out_stride) override {
     (inputs.num_tokens > 1 ? prefill_ : decode_)->Forward(inputs, cache, pool, out, out_stride);
   }
+  bool WantsFeedForward() const override {
+    return prefill_->WantsFeedForward() || decode_->WantsFeedForward();
+  }
+  void AddFeedForward(const FeedForwardRows& rows) override {
+    prefill_->AddFeedForward(rows);
+    decode_->AddFeedForward(rows);
+  }
   void Truncate(SequenceId sequence, int64_t length) override {
     prefill_->Truncate(sequence, length);
     decode_->Truncate(sequence, length);

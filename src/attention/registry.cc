@@ -10,6 +10,7 @@
 #include "attention/earlier_indices.h"
 #include "attention/flash.h"
 #include "attention/index_bytes.h"
+#include "attention/index_graph_attention.h"
 #include "attention/mla_rff.h"
 #include "attention/sparse_index.h"
 #include "attention/sparse_parameters.h"
@@ -19,21 +20,22 @@ namespace {
 
 struct Entry {
   std::string_view name;
+  bool has_parameters = false;  // SparseParameters
   Result<std::unique_ptr<Attention>> (*create)(const AttentionContext& context);
   // As IndexBytes; null: keeps nothing.
   int64_t (*index_bytes)(const AttentionContext& context, const IndexShape& shape) = nullptr;
 };
 
-constexpr std::array<Entry, 4> kEntries = {{
-    {"eager",
+constexpr std::array<Entry, 5> kEntries = {{
+    {"eager", false,
      [](const AttentionContext&) -> Result<std::unique_ptr<Attention>> {
        return CreateEagerAttention();
      }},
-    {"flash",
+    {"flash", false,
      [](const AttentionContext&) -> Result<std::unique_ptr<Attention>> {
        return CreateFlashAttention();
      }},
-    {"mla_rff",
+    {"mla_rff", false,
      [](const AttentionContext& context) -> Result<std::unique_ptr<Attention>> {
        if (context.rff.d_proj < 1) {
          return InvalidArgumentError("mla_rff: expected a d_proj of at least 1, found " +
@@ -45,16 +47,30 @@ constexpr std::array<Entry, 4> kEntries = {{
        return RandomFourierFeatures::BytesFor(context.rff, shape.head_dim) +
               shape.num_layers * shape.num_kv_heads * MlaRffStateBytes(context.rff, shape.head_dim);
      }},
-    {"csa_hca",
+    {"csa_hca", true,
      [](const AttentionContext& context) -> Result<std::unique_ptr<Attention>> {
        if (context.calibration == nullptr) {
          return InvalidArgumentError("csa_hca needs a calibration of the model");
+       }
+       if (context.sparse.summary == SparseOptions::Summary::kFeedForward) {
+         return InvalidArgumentError(
+             "csa_hca: expected hca_summary mean or none, found ffn, which is for index_graph");
        }
        return CreateCsaHcaAttention(context.sparse, context.calibration);
      },
      [](const AttentionContext& context, const IndexShape& shape) {
        return (shape.num_layers - shape.sliding_layers) * shape.num_kv_heads *
               SparseIndex::BytesFor(context.sparse, shape.head_dim, shape.tokens);
+     }},
+    {"index_graph", true,
+     [](const AttentionContext& context) -> Result<std::unique_ptr<Attention>> {
+       const ModelFingerprint fingerprint =
+           context.calibration ? context.calibration->fingerprint() : ModelFingerprint{};
+       return CreateIndexGraphAttention(context.sparse, fingerprint);
+     },
+     [](const AttentionContext& context, const IndexShape& shape) {
+       return (shape.num_layers - shape.sliding_layers) * shape.num_kv_heads *
+              IndexGraphStateBytes(context.sparse, shape.head_dim, shape.tokens);
      }},
 }};
 
@@ -166,9 +182,9 @@ int64_t IndexBytes(std::string_view name, const AttentionContext& context,
 }
 
 Status CheckAttentionName(std::string_view name) {
-  if (Find(name) != nullptr) {
+  if (const Entry* entry = Find(name)) {
     if (NameOf(name).size() == name.size()) return OkStatus();
-    if (!NeedsCalibration(name)) {
+    if (!entry->has_parameters) {
       return InvalidArgumentError(std::string(NameOf(name)) + " has no parameters, found '" +
                                   std::string(ParametersOf(name)) + "'");
     }

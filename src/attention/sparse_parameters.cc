@@ -16,6 +16,8 @@ using Scores = SparseOptions::Scores;
 constexpr int64_t kMostTokens = int64_t{1} << 40;
 // Names of Scores, in its order.
 constexpr std::string_view kScores[] = {"codes", "means", "exact", "hamming", "buckets"};
+// Names of Summary, in its order.
+constexpr std::string_view kSummaries[] = {"mean", "ffn", "none"};
 
 bool SetTokens(const SparseValue& value, int64_t least, int64_t& target) {
   const int64_t* number = std::get_if<int64_t>(&value);
@@ -58,8 +60,10 @@ bool SetSeed(const SparseValue& value, SparseOptions& options) {
 
 bool SetSummary(const SparseValue& value, SparseOptions& options) {
   const std::string_view* word = std::get_if<std::string_view>(&value);
-  if (word == nullptr || (*word != "mean" && *word != "none")) return false;
-  options.summaries = *word == "mean";
+  if (word == nullptr) return false;
+  const auto* const found = std::ranges::find(kSummaries, *word);
+  if (found == std::end(kSummaries)) return false;
+  options.summary = static_cast<SparseOptions::Summary>(found - std::begin(kSummaries));
   return true;
 }
 
@@ -103,10 +107,10 @@ constexpr SparseParameter kParameters[] = {
      [](const SparseValue& value, SparseOptions& options) {
        return SetTokens(value, 1, options.window);
      }},
-    {"hca_summary", "KIND", "mean or none",
-     "what stands for keys that are not read: mean, or none.",
+    {"hca_summary", "KIND", "mean, ffn or none",
+     "what stands for keys that are not read: mean, none, or for index_graph ffn.",
      [](const SparseOptions& options) -> SparseValue {
-       return std::string_view(options.summaries ? "mean" : "none");
+       return kSummaries[static_cast<size_t>(options.summary)];
      },
      SetSummary},
 };

@@ -255,7 +255,7 @@ int64_t SparseTile::num_read_parts() const {
   return Parts(static_cast<int64_t>(read_.size()), kReadPages);
 }
 int64_t SparseTile::num_summary_parts() const {
-  return options_->summaries ? Parts(nodes_, kSummaryNodes) : 0;
+  return options_->summary == SparseOptions::Summary::kMean ? Parts(nodes_, kSummaryNodes) : 0;
 }
 int64_t SparseTile::num_attends() const {
   return num_read_parts() + num_summary_parts();

@@ -53,8 +53,9 @@ void ModelOptions::AddTo(Args& args) {
             "or auto.");
   args.Text("--attention", "NAME", &attention,
             "flash (exact), csa_hca (reads a share of a long context, summaries stand for the "
-            "rest), eager (slow, the reference), or mla_rff (to compare with: random features "
-            "instead of softmax); default: as the model's configuration says, else flash.");
+            "rest), eager (slow, the reference), or to compare with mla_rff (random features "
+            "instead of softmax) and index_graph (text 1's scheme, drops most keys); default: as "
+            "the model's configuration says, else flash.");
   args.Text("--prefill-attention", "NAME", &prefill_attention,
             "Another one for the prompt; default: the same.");
   AddSparse(args);

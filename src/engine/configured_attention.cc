@@ -57,7 +57,8 @@ Result<SparseOptions> SparseOptionsOf(const WeightSource& source, const EngineOp
                                        DescribeValue(*found)));
   }
   LODE_ASSIGN_OR_RETURN(const bool use_hca, metadata.GetBoolOr(Key(kUseHca), true));
-  if (!use_hca && !options.sparse_given.contains(kSummary)) sparse.summaries = false;
+  if (!use_hca && !options.sparse_given.contains(kSummary))
+    sparse.summary = SparseOptions::Summary::kNone;
   return sparse;
 }
 

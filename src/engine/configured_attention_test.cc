@@ -50,7 +50,7 @@ TEST(ConfiguredAttentionTest, EveryParameterMayBeConfigured) {
   EXPECT_EQ(sparse->hash_dim, 32);
   EXPECT_EQ(sparse->seed, 7u);
   EXPECT_EQ(sparse->window, 2048);
-  EXPECT_FALSE(sparse->summaries);
+  EXPECT_EQ(sparse->summary, SparseOptions::Summary::kNone);
   const SparseOptions defaults;
   for (const SparseParameter& parameter : SparseParameters()) {
     EXPECT_NE(parameter.get(*sparse), parameter.get(defaults)) << parameter.name;
@@ -74,13 +74,13 @@ TEST(ConfiguredAttentionTest, OptionsThatWereGivenWin) {
   EXPECT_EQ(sparse->window, 64) << "the configuration wins over what nobody asked for";
   EXPECT_EQ(sparse->max_unread, 0.5) << "nobody says anything else";
   EXPECT_EQ(sparse->scores, Scores::kCodes);
-  EXPECT_TRUE(sparse->summaries);
+  EXPECT_EQ(sparse->summary, SparseOptions::Summary::kMean);
 }
 
 TEST(ConfiguredAttentionTest, UseHcaFalseTurnsSummariesOff) {
   for (const bool use : {false, true}) {
     const auto source = Source([&](GgufWriter& file) { file.AddBool("lode.use_hca", use); });
-    EXPECT_EQ(SparseOptionsOf(*source, {})->summaries, use);
+    EXPECT_EQ(SparseOptionsOf(*source, {})->summary == SparseOptions::Summary::kMean, use);
   }
 }
 
@@ -117,7 +117,7 @@ TEST(ConfiguredAttentionTest, RefusesWhatItCannotMean) {
             {"a share from 0 to 1", "float "});
   }
   refuses("'hca_summary'", [](GgufWriter& file) { file.AddBool("lode.hca_summary", false); },
-          {"mean or none", "bool false"});
+          {"mean, ffn or none", "bool false"});
   refuses("'lode.use_hca'", [](GgufWriter& file) { file.AddString("lode.use_hca", "no"); },
           {"a bool", "string 'no'"});
 }

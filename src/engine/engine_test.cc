@@ -474,6 +474,47 @@ TEST(EngineTest, AnIndexIsThereWhenItsTextComesBack) {
   EXPECT_LE(ask(other).attention.pages_indexed, heads) << "neither is the other";
 }
 
+// Exact attention that asks for the rows of the feed-forward halves.
+class RowCapture final : public Attention {
+ public:
+  void Forward(const AttentionInputs& inputs, const KvCache& cache, ThreadPool& pool, float* out,
+               int64_t out_stride) override {
+    exact_->Forward(inputs, cache, pool, out, out_stride);
+  }
+  bool WantsFeedForward() const override { return true; }
+  void AddFeedForward(const FeedForwardRows& rows) override {
+    if (rows.layer != 1) return;
+    EXPECT_EQ(rows.first_position * rows.num_kv_heads * rows.head_dim, std::ssize(keys));
+    const int64_t count = rows.num_tokens * rows.num_kv_heads * rows.head_dim;
+    keys.insert(keys.end(), rows.k, rows.k + count);
+    values.insert(values.end(), rows.v, rows.v + count);
+  }
+  std::vector<float> keys, values;
+
+ private:
+  const std::unique_ptr<Attention> exact_ = CreateAttention("flash").value();
+};
+
+TEST(EngineTest, FeedForwardRowsDoNotDependOnSteps) {
+  auto engine = LoadTiny();
+  const std::vector<TokenId> tokens = Tokens(40, 200);
+  RowCapture whole, stepwise;
+  engine->UseAttention(&whole);
+  ASSERT_TRUE(engine->Append(tokens).ok());
+  engine->ResetCache();
+  engine->UseAttention(&stepwise);
+  for (const TokenId id : tokens) ASSERT_TRUE(engine->Append({id}).ok());
+  engine->UseAttention(nullptr);
+  ASSERT_EQ(whole.keys.size(), stepwise.keys.size());
+  double size = 0.0;
+  for (size_t i = 0; i < whole.keys.size(); ++i) {
+    EXPECT_NEAR(whole.keys[i], stepwise.keys[i], 1e-3) << i;
+    EXPECT_NEAR(whole.values[i], stepwise.values[i], 1e-3) << i;
+    size += std::abs(whole.values[i]) + std::abs(whole.keys[i] - whole.values[i]);
+  }
+  EXPECT_GT(size, 1.0);
+}
+
 // No prompt may take made-up keys for its own.
 TEST(EngineTest, ATiledContextIsNoPromptsBeginning) {
   auto engine = LoadTiny();

@@ -52,6 +52,7 @@ Status Decoder::Forward(const Batch& batch, KvCache& cache, Attention& attention
     if (batch.keep_going && !batch.keep_going()) return CancelledError("the step was stopped");
     AttentionHalf(layer, batch, cache, attention, pool, *projector_);
     MlpHalf(layer, num_tokens, pool, *projector_);
+    if (attention.WantsFeedForward()) AddFeedForward(layer, batch, attention, pool, *projector_);
   }
   const int64_t num_logits = static_cast<int64_t>(batch.logits_tokens.size());
   if (num_logits == 0) return OkStatus();
@@ -148,6 +149,30 @@ void Decoder::MlpHalf(int64_t layer_index, int64_t num_tokens, ThreadPool& pool,
   const Projection down = {&layer.down, work_.projected.data(), config_.hidden_size};
   projector.Run({&down, 1}, work_.gate.data(), width, num_tokens);
   AddToHidden(layer.post_mlp_norm, num_tokens, pool);
+}
+
+void Decoder::AddFeedForward(int64_t layer_index, const Batch& batch, Attention& attention,
+                             ThreadPool& pool, Projector& projector) {
+  const Layer& layer = layers_[layer_index];
+  const int64_t num_tokens = static_cast<int64_t>(batch.token_ids.size());
+  const int64_t kv_width = config_.num_kv_heads * config_.head_dim;
+  Norm(layer.attention_norm, num_tokens, pool);
+  const Projection key = {&layer.k, work_.k.data(), kv_width};
+  projector.Run({&key, 1}, work_.normed.data(), config_.hidden_size, num_tokens);
+  FinishHeads(work_.k.data(), config_.num_kv_heads, layer.k_norm, config_.layer_slides[layer_index],
+              0, num_tokens);
+  const Projection value = {&layer.v, work_.v.data(), kv_width};
+  projector.Run({&value, 1}, work_.projected.data(), config_.hidden_size, num_tokens);
+  for (const Segment& segment : batch.segments) {
+    attention.AddFeedForward({.layer = static_cast<int32_t>(layer_index),
+                              .sequence = segment.sequence,
+                              .first_position = segment.first_position,
+                              .num_tokens = segment.num_tokens,
+                              .num_kv_heads = config_.num_kv_heads,
+                              .head_dim = config_.head_dim,
+                              .k = &work_.k[segment.first_token * kv_width],
+                              .v = &work_.v[segment.first_token * kv_width]});
+  }
 }
 
 void Decoder::FinishHeads(float* heads, int64_t num_heads, const std::vector<float>& norm,

@@ -58,6 +58,9 @@ class Decoder final : public Model {
                      ThreadPool& pool, Projector& projector);
   // hidden += down(act(gate(norm(hidden))) * up(norm(hidden))).
   void MlpHalf(int64_t layer_index, int64_t num_tokens, ThreadPool& pool, Projector& projector);
+  // Tells the attention what the layer's projections make of what MlpHalf left.
+  void AddFeedForward(int64_t layer_index, const Batch& batch, Attention& attention,
+                      ThreadPool& pool, Projector& projector);
   // Norms and rotates the heads of one projected tensor [num_tokens, num_heads, head_dim].
   void FinishHeads(float* heads, int64_t num_heads, const std::vector<float>& norm, bool slides,
                    int64_t begin, int64_t end) const;

@@ -70,9 +70,10 @@ TEST(FidelityTest, ExactAttentionsHaveNoLoss) {
 
 TEST(FidelityTest, WhatIsLeftOutIsSeen) {
   FidelityOptions options = Options({"csa_hca"});
-  const auto sparse =
-      MeasureFidelity(*LoadTiny({.top_k = 32, .max_error = 0, .window = 32, .summaries = false}),
-                      Text(487), options);
+  const auto sparse = MeasureFidelity(
+      *LoadTiny(
+          {.top_k = 32, .max_error = 0, .window = 32, .summary = SparseOptions::Summary::kNone}),
+      Text(487), options);
   ASSERT_TRUE(sparse.ok()) << sparse.status().ToString();
   ASSERT_EQ(sparse->rows.size(), 2u);
   for (const FidelityRow& row : sparse->rows) {

@@ -15,7 +15,8 @@ constexpr char kText[] = "Call me Ishmael. Some years ago I thought I would sail
 std::unique_ptr<Engine> LoadTiny(KvDType dtype = KvDType::kF16) {
   EngineOptions options;
   options.model_path = "tests/data/tiny-qwen2";
-  options.sparse = {.top_k = 32, .max_error = 0, .window = 32, .summaries = false};
+  options.sparse = {
+      .top_k = 32, .max_error = 0, .window = 32, .summary = SparseOptions::Summary::kNone};
   options.kv_dtypes = dtype;
   auto engine = Engine::Load(options);
   EXPECT_TRUE(engine.ok()) << engine.status().ToString();

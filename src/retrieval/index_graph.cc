@@ -15,12 +15,13 @@ constexpr int64_t kPointerBytes = 4;
 
 }  // namespace
 
+int64_t IndexGraph::SummaryTokens(int64_t position) {
+  return position == 0 ? kCoarsest : std::clamp(kScale / position, kFinest, kCoarsest);
+}
+
 int64_t IndexGraph::NumSummaries(int64_t tokens) {
   int64_t summaries = 0;
-  for (int64_t position = 0; position < tokens; ++summaries) {
-    const int64_t granularity = position == 0 ? kCoarsest : kScale / position;
-    position += std::clamp(granularity, kFinest, kCoarsest);
-  }
+  for (int64_t position = 0; position < tokens; ++summaries) position += SummaryTokens(position);
   return summaries;
 }
 

@@ -28,8 +28,10 @@ struct IndexGraph {
   int64_t summary_token_bytes = 0;  // f16 [layers][heads][summaries][2][head_dim], keys and values
 
   static IndexGraph Of(const IndexGraphShape& shape);
-  // Summaries of so many tokens: one at position p stands for min(1024, max(64, 1000000 / p))
-  // tokens, the last for what is left.
+  // Tokens that a summary which begins at a position stands for: min(1024, max(64, 1000000 /
+  // position)).
+  static int64_t SummaryTokens(int64_t position);
+  // Summaries of so many tokens, the last for what is left.
   static int64_t NumSummaries(int64_t tokens);
 
   int64_t total_bytes() const {

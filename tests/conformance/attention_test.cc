@@ -176,11 +176,13 @@ double RelativeError(const std::vector<float>& found, const std::vector<float>& 
 
 class AttentionTest : public testing::TestWithParam<std::string> {};
 
-// Every softmax attention but the truth. mla_rff is none: mla_rff_test has its formula.
+// Every attention that stands for all keys, but the truth. mla_rff is no softmax, index_graph drops
+// most keys: mla_rff_test and index_graph_test have their formulas.
 std::vector<std::string> TestedNames() {
   std::vector<std::string> names = AttentionNames();
   std::erase(names, "eager");
   std::erase(names, "mla_rff");
+  std::erase(names, "index_graph");
   return names;
 }
 
@@ -445,8 +447,11 @@ TEST(EagerAttention, EqualsTheFormula) {
 }
 
 TEST(AttentionRegistry, NamesAndAliases) {
-  EXPECT_EQ(AttentionNames(), (std::vector<std::string>{"eager", "flash", "mla_rff", "csa_hca"}));
-  for (const std::string_view name : {"eager", "flash", "sdpa", "flash_attention_2", "mla_rff"}) {
+  EXPECT_EQ(AttentionNames(),
+            (std::vector<std::string>{"eager", "flash", "mla_rff", "csa_hca", "index_graph"}));
+  for (const std::string_view name :
+       {"eager", "flash", "sdpa", "flash_attention_2", "mla_rff", "index_graph",
+        "index_graph:hca_window=2048:hca_summary=ffn"}) {
     EXPECT_TRUE(CreateAttention(name).ok()) << name;
   }
   const auto without = CreateAttention("csa_hca");
@@ -455,7 +460,13 @@ TEST(AttentionRegistry, NamesAndAliases) {
   const auto unknown = CreateAttention("flas");
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.status().code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(unknown.status().message().find("eager, flash, mla_rff, csa_hca"), std::string::npos);
+  EXPECT_NE(unknown.status().message().find("eager, flash, mla_rff, csa_hca, index_graph"),
+            std::string::npos);
+  const auto calibration = std::make_shared<Calibration>(1, 1, 8, ModelFingerprint{});
+  const auto ffn =
+      CreateAttention("csa_hca:hca_summary=ffn", {.sparse = {}, .calibration = calibration});
+  ASSERT_FALSE(ffn.ok());
+  EXPECT_NE(ffn.status().message().find("found ffn, which is for index_graph"), std::string::npos);
 }
 
 TEST(AttentionRegistry, NamesMayCarryParameters) {

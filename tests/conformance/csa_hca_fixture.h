@@ -80,6 +80,10 @@ class Fixture {
     }
   }
 
+  // Of one query head, [head_dim].
+  const float* Query(int64_t token, int64_t head) const {
+    return &queries_[static_cast<size_t>((token * case_.num_heads + head) * case_.head_dim)];
+  }
   void SpoilQuery(int64_t token, int64_t head, float value) {
     queries_[(token * case_.num_heads + head) * case_.head_dim] = value;
   }

@@ -250,12 +250,27 @@ class SparseAttentionTest(unittest.TestCase):
             self.assertEqual(lode("run", "-m", QWEN, *sparse, path + "?").returncode, 3)
         self.assertEqual(lode("calibrate", "-m", QWEN, "-o", "/no/such/folder/x").returncode, 7)
         self.assertIn("-o", lode("calibrate", "-m", QWEN).stderr)
-        for wrong in (["--hca-summary", "ffn"], ["--csa-index", "hash"], ["--csa-hash-dim", 48],
+        for wrong in (["--hca-summary", "median"], ["--csa-index", "hash"], ["--csa-hash-dim", 48],
                       ["--csa-seed", -1], ["--hca-window", 0]):
             refused = lode("run", "-m", QWEN, "-p", "x", *wrong)
             self.assertEqual(refused.returncode, 2, wrong)
             self.assertIn(wrong[0], refused.stderr)
 
+    def test_index_graph_says_what_its_summaries_carry(self):
+        refused = lode("run", "-m", QWEN, "-p", "x", "--attention", "csa_hca",
+                       "--hca-summary", "ffn")
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("found ffn, which is for index_graph", refused.stderr)
+        text = "one two three " * 300
+        answers = [lode("run", "-m", QWEN, "-p", text, "-n", 3, "--attention", "index_graph",
+                        "--hca-window", 64, "--hca-summary", kind, "--temp", 0, "--json")
+                   for kind in ("mean", "ffn", "none")]
+        shares = []
+        for answer in answers:
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            shares.append(json.loads(answer.stdout)["unread_mass_share"])
+        self.assertNotEqual(shares[0], shares[1])
+        self.assertEqual(shares[2], 0)
 
 
 class VerifyTest(unittest.TestCase):

@@ -63,6 +63,33 @@ TEST(RotationTest, KeepsLengthsAndUndoesItself) {
   }
 }
 
+// Tiles must hold the same bits whatever machine encoded them.
+TEST(RotationTest, EveryTargetAddsInTheSameOrder) {
+  for (const int64_t n : {8, 16, 24, 64, 80, 96, 128, 256}) {
+    const std::vector<float> rows = Normal(3 * (n + 1), 4);
+    std::vector<float> expected = rows;
+    const int64_t block = n & -n;
+    for (int64_t r = 0; r < 3; ++r) {
+      float* row = &expected[static_cast<size_t>(r * (n + 1))];
+      for (int64_t half = 1; half < block; half *= 2) {
+        for (int64_t i = 0; i < n; ++i) {
+          if (i / half % 2 != 0) continue;
+          const float sum = row[i] + row[i + half];
+          row[i + half] = row[i] - row[i + half];
+          row[i] = sum;
+        }
+      }
+      for (int64_t i = 0; i < n; ++i) row[i] *= 1.0f / std::sqrt(static_cast<float>(block));
+    }
+    for (const Target target : SupportedTargets()) {
+      const ScopedTarget pinned(target);
+      std::vector<float> rotated = rows;
+      Rotate(rotated.data(), 3, n, n + 1);
+      EXPECT_EQ(rotated, expected) << n << " " << TargetName(target);
+    }
+  }
+}
+
 TEST(RotationTest, SpreadsAnOutlier) {
   std::vector<float> row(64, 0.0f);
   row[17] = 8.0f;

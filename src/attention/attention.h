@@ -112,7 +112,7 @@ struct TextChange {
   SequenceId sequence = 0;
   std::span<const int32_t> before;  // the tokens that it held
   std::span<const int32_t> now;     // those that it holds
-  int64_t capacity = 0;             // tokens of all texts that may be remembered, `now` included
+  int64_t spare = 0;                // tokens of other texts that may be remembered
 };
 
 // What an attention has read and left out so far, over all layers, heads and queries.
@@ -139,7 +139,8 @@ class Attention {
   // pool's threads; the result does not depend on their number. Softmax and sums are f32.
   virtual void Forward(const AttentionInputs& inputs, const KvCache& cache, ThreadPool& pool,
                        float* out, int64_t out_stride) = 0;
-  // Whether the model is to call AddFeedForward after each layer; it costs two products.
+  // Whether the model is to call AddFeedForward after each layer that does not slide; it costs two
+  // products.
   virtual bool WantsFeedForward() const { return false; }
   virtual void AddFeedForward(const FeedForwardRows& /*rows*/) {}
   // The sequence's tokens from `length` on are gone or will be other ones: forget what was learnt
@@ -159,6 +160,7 @@ struct AttentionContext {
   SparseOptions sparse;                            // csa_hca, index_graph
   std::shared_ptr<const Calibration> calibration;  // csa_hca: of the model
   RffOptions rff = {};                             // mla_rff
+  ModelFingerprint fingerprint = {};               // index_graph: of the model
 };
 
 // Known names, in registry order: "eager", "flash" (aliases of flash: "sdpa", "flash_attention_2"),
@@ -169,6 +171,8 @@ std::vector<std::string> AttentionNames();
 Status CheckAttentionName(std::string_view name);
 // Whether the implementation of a known name works with a calibration.
 bool NeedsCalibration(std::string_view name);
+// Whether it works with a fingerprint alone.
+bool NeedsFingerprint(std::string_view name);
 // InvalidArgument: as CheckAttentionName, or says what the context lacks.
 Result<std::unique_ptr<Attention>> CreateAttention(std::string_view name,
                                                    const AttentionContext& context = {});

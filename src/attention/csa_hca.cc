@@ -81,8 +81,8 @@ class CsaHcaAttention final : public Attention {
     if (index != indices_.end()) index->second.Truncate(length);
   }
 
-  // An index is kept when more of it would be forgotten than stays, or when an earlier one knows
-  // more of the new text.
+  // An index is kept when more of it would be forgotten than stays, or when an earlier one takes
+  // its place.
   void ChangeText(const TextChange& change) override {
     const int64_t own = CommonLength(change.before, change.now);
     std::optional<SparseIndex> earlier = earlier_.Take(change.now, own);
@@ -93,7 +93,7 @@ class CsaHcaAttention final : public Attention {
     } else {
       Truncate(change.sequence, own);
     }
-    earlier_.ShrinkTo(change.capacity - std::ssize(change.now));
+    earlier_.ShrinkTo(change.spare);
   }
 
   void KeepExact(SequenceId sequence, std::span<const TokenRange> ranges) override {

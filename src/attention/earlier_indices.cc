@@ -12,6 +12,10 @@ int64_t CommonLength(std::span<const int32_t> a, std::span<const int32_t> b) {
 }
 
 void EarlierIndices::Keep(std::span<const int32_t> text, SparseIndex index) {
+  if (std::ssize(text) < kLeastTokens) return;
+  std::erase_if(entries_, [&](const Entry& entry) {
+    return CommonLength(entry.text, text) == std::ssize(entry.text);
+  });
   entries_.push_front({.text = {text.begin(), text.end()}, .index = std::move(index)});
 }
 
@@ -19,7 +23,7 @@ std::optional<SparseIndex> EarlierIndices::Take(std::span<const int32_t> text, i
   auto best = entries_.end();
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
     const int64_t common = CommonLength(entry->text, text);
-    if (common > least) best = entry, least = common;
+    if (common > least && 2 * common >= std::ssize(entry->text)) best = entry, least = common;
   }
   if (best == entries_.end()) return std::nullopt;
   SparseIndex index = std::move(best->index);

@@ -22,10 +22,14 @@ int64_t CommonLength(std::span<const int32_t> a, std::span<const int32_t> b);
 
 class EarlierIndices {
  public:
-  // Keeps the index of a text.
+  // Shorter texts are not kept: their indices are made in no time, and have costs of their own.
+  static constexpr int64_t kLeastTokens = kPageTokens * kNodePages;
+
+  // Keeps the index of a text, in place of those of its beginnings.
   void Keep(std::span<const int32_t> text, SparseIndex index);
   // Gives away the index of the text that has the longest beginning in common with this one, cut to
-  // that; none when that is no longer than `least` tokens.
+  // that: more than `least` tokens and at least half of the text, so that no long index is lost for
+  // a short beginning.
   std::optional<SparseIndex> Take(std::span<const int32_t> text, int64_t least);
   // Forgets the oldest until those that are left stand for so many tokens at most.
   void ShrinkTo(int64_t tokens);

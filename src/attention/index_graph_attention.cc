@@ -2,6 +2,7 @@
 #include "attention/index_graph_attention.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <map>
 #include <mutex>
@@ -15,6 +16,7 @@
 #include "attention/sparse_index.h"
 #include "base/aligned_vector.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "retrieval/index_graph.h"
 
 namespace lode {
@@ -114,20 +116,29 @@ class HeadGraph {
   std::span<const Entry> summaries() const { return summaries_; }
   FeedForward& feed_forward() { return feed_forward_; }
 
+  // Tokens from `length` on are gone.
   void Truncate(int64_t length) {
-    while (end() > length) ends_.pop_back(), summaries_.pop_back();
+    EndSummariesAt(length);
     signs_.Truncate(std::min(signs_.num_pages(), length / kPageTokens));
     feed_forward_.Truncate(length);
   }
+  // Forgets the summaries that end later.
+  void EndSummariesAt(int64_t limit) {
+    while (end() > limit) ends_.pop_back(), summaries_.pop_back();
+  }
 
   // Makes the summaries that end at `limit` at the latest, and the codes of their keys.
-  void Grow(int64_t limit, TokenReader& reader) {
+  // Returns the tokens of summaries that have no rows, and are means.
+  int64_t Grow(int64_t limit, TokenReader& reader) {
+    int64_t without_rows = 0;
     while (end() + IndexGraph::SummaryTokens(end()) <= limit) {
       const int64_t begin = end(), next = begin + IndexGraph::SummaryTokens(begin);
       std::vector<Entry> rows;
       if (feed_forward_.begin <= begin && next <= feed_forward_.end()) {
         const auto first = feed_forward_.rows.begin() - feed_forward_.begin;
         rows.assign(first + begin, first + next);
+      } else {
+        without_rows += next - begin;
       }
       for (int64_t i = begin + std::ssize(rows); i < next; ++i) rows.push_back(reader.Read(i));
       summaries_.push_back(MeanOf(rows));
@@ -136,6 +147,7 @@ class HeadGraph {
     feed_forward_.DropBefore(end());
     signs_.Update(end() / kPageTokens,
                   [&](int64_t page, float* keys) { reader.ReadPage(page, keys); });
+    return without_rows;
   }
 
   // The positions that each of the queries [rows][head_dim] meets, ascending.
@@ -227,6 +239,7 @@ class IndexGraphAttention final : public Attention {
     return options_.summary == SparseOptions::Summary::kFeedForward;
   }
   void AddFeedForward(const FeedForwardRows& rows) override {
+    if (!WantsFeedForward()) return;
     const std::span<HeadGraph> heads =
         HeadsOf(rows.sequence, rows.layer, rows.num_kv_heads, rows.head_dim);
     for (int64_t t = 0; t < rows.num_tokens; ++t) {
@@ -249,17 +262,29 @@ class IndexGraphAttention final : public Attention {
     return heads;
   }
 
+  void WarnOfMeans() {
+    if (!WantsFeedForward() || has_warned_.exchange(true)) return;
+    LogWarning(
+        "index_graph: hca_summary=ffn: another attention processed tokens of this text, and the "
+        "summaries of these are means");
+  }
+
   void ForwardHead(const AttentionInputs& inputs, const KvCache& cache, int32_t kv_head,
                    HeadGraph& graph, float* out, int64_t out_stride) {
     const int64_t head_dim = cache.options().head_dim;
     const int64_t group = inputs.num_heads / cache.options().num_kv_heads;
     const bool summarises = options_.summary != SparseOptions::Summary::kNone;
     graph.Truncate(inputs.first_position);
+    graph.EndSummariesAt(std::max<int64_t>(0, inputs.first_position + 1 - options_.window));
     TokenReader reader(inputs, cache, kv_head);
     AttentionCounters counters;
     for (int64_t t = 0; t < inputs.num_tokens; ++t) {
       const int64_t length = inputs.first_position + t + 1;
-      graph.Grow(std::max<int64_t>(0, length - options_.window), reader);
+      // The rows of this call's tokens come after it.
+      const int64_t limit = WantsFeedForward() ? inputs.first_position : length;
+      if (graph.Grow(std::clamp<int64_t>(length - options_.window, 0, limit), reader) > 0) {
+        WarnOfMeans();
+      }
       const float* queries = inputs.q + t * inputs.q_stride + kv_head * group * head_dim;
       const std::vector<std::vector<int64_t>> met = graph.Meet(queries, group);
       std::vector<Entry> newest;
@@ -292,7 +317,8 @@ class IndexGraphAttention final : public Attention {
   SignOptions signs_;
   const std::unique_ptr<Attention> exact_;
   std::map<std::pair<SequenceId, int32_t>, std::vector<HeadGraph>> graphs_;  // [num_kv_heads]
-  std::mutex mutex_;                                                         // of counters_
+  std::atomic<bool> has_warned_ = false;
+  std::mutex mutex_;  // of counters_
   AttentionCounters counters_;
 };
 

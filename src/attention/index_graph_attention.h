@@ -22,8 +22,9 @@
 namespace lode {
 
 // Uses window, summary, hash_dim and seed of the options; a seed of 0 is the fingerprint. With
-// Summary::kFeedForward, a summary with a token whose rows AddFeedForward did not bring (another
-// attention processed it) is one of means.
+// Summary::kFeedForward summaries end where a call's tokens begin, whose rows come after it (so the
+// window may be longer), and a summary with a token that has no rows is one of means, with a
+// warning: another attention processed it, or it was summarised before a truncation.
 std::unique_ptr<Attention> CreateIndexGraphAttention(const SparseOptions& options,
                                                      const ModelFingerprint& fingerprint);
 

@@ -64,9 +64,7 @@ constexpr std::array<Entry, 5> kEntries = {{
      }},
     {"index_graph", true,
      [](const AttentionContext& context) -> Result<std::unique_ptr<Attention>> {
-       const ModelFingerprint fingerprint =
-           context.calibration ? context.calibration->fingerprint() : ModelFingerprint{};
-       return CreateIndexGraphAttention(context.sparse, fingerprint);
+       return CreateIndexGraphAttention(context.sparse, context.fingerprint);
      },
      [](const AttentionContext& context, const IndexShape& shape) {
        return (shape.num_layers - shape.sliding_layers) * shape.num_kv_heads *
@@ -169,6 +167,10 @@ std::vector<std::string> AttentionNames() {
 
 bool NeedsCalibration(std::string_view name) {
   return NameOf(name) == "csa_hca";
+}
+
+bool NeedsFingerprint(std::string_view name) {
+  return NameOf(name) == "index_graph";
 }
 
 int64_t IndexBytes(std::string_view name, const AttentionContext& context,

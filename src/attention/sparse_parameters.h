@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SparseParameters: what a user or a model's configuration may set of csa_hca (SparseOptions), one
-// table for command-line options and configuration keys.
+// SparseParameters: what a user or a model's configuration may set of csa_hca and index_graph
+// (SparseOptions), one table for command-line options and configuration keys.
 #ifndef LODE_ATTENTION_SPARSE_PARAMETERS_H_
 #define LODE_ATTENTION_SPARSE_PARAMETERS_H_
 

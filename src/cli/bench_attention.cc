@@ -37,6 +37,8 @@ class TimedAttention final : public Attention {
   void Truncate(SequenceId sequence, int64_t length) override {
     attention_->Truncate(sequence, length);
   }
+  bool WantsFeedForward() const override { return attention_->WantsFeedForward(); }
+  void AddFeedForward(const FeedForwardRows& rows) override { attention_->AddFeedForward(rows); }
   AttentionCounters counters() const override { return attention_->counters(); }
   double seconds() const { return seconds_; }
 

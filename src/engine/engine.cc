@@ -108,7 +108,11 @@ struct Engine::Impl {
   Result<std::unique_ptr<Attention>> MakeAttention(std::string_view name) {
     LODE_RETURN_IF_ERROR(CheckAttentionName(name));
     if (NeedsCalibration(name)) LODE_RETURN_IF_ERROR(FindCalibration().status());
-    return CreateAttention(name, {.sparse = options.sparse, .calibration = calibration});
+    AttentionContext context = {.sparse = options.sparse, .calibration = calibration};
+    if (NeedsFingerprint(name)) {
+      LODE_ASSIGN_OR_RETURN(context.fingerprint, FingerprintOf(*source));
+    }
+    return CreateAttention(name, context);
   }
 
   Status ChooseAttention() {
@@ -202,6 +206,11 @@ struct Engine::Impl {
         prompt_tokens, new_tokens, kv_bytes, kv.memory_bytes));
   }
 
+  // Tokens that the answer may have.
+  int64_t TokenLimit(const GenerateRequest& request) const {
+    const int64_t room = options.context_len - static_cast<int64_t>(request.prompt.size());
+    return request.max_tokens > 0 ? std::min(request.max_tokens, room) : room;
+  }
   // Prefills what the cache does not hold yet; logits of the last prompt token are in `logits`
   // afterwards.
   Status Prefill(const GenerateRequest& request, GenerateResult& result);
@@ -318,7 +327,7 @@ Status Engine::Impl::Prefill(const GenerateRequest& request, GenerateResult& res
   attention->ChangeText({.sequence = sequence,
                          .before = cached,
                          .now = usable.first(static_cast<size_t>(known)),
-                         .capacity = options.context_len});
+                         .spare = options.context_len - total - TokenLimit(request)});
   attention->KeepExact(sequence, request.exact);
   cached.assign(prompt.begin(), prompt.begin() + known);
   result.prompt_tokens = total;
@@ -341,8 +350,7 @@ Status Engine::Impl::Prefill(const GenerateRequest& request, GenerateResult& res
 }
 
 Status Engine::Impl::Decode(const GenerateRequest& request, GenerateResult& result) {
-  const int64_t room = options.context_len - result.prompt_tokens;
-  const int64_t limit = request.max_tokens > 0 ? std::min(request.max_tokens, room) : room;
+  const int64_t limit = TokenLimit(request);
   Sampler sampler(request.sampling, model->config().vocab_size);
   for (const TokenId id : request.prompt) sampler.Accept(id);
   Detokenizer detokenizer(*tokenizer);

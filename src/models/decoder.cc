@@ -52,7 +52,8 @@ Status Decoder::Forward(const Batch& batch, KvCache& cache, Attention& attention
     if (batch.keep_going && !batch.keep_going()) return CancelledError("the step was stopped");
     AttentionHalf(layer, batch, cache, attention, pool, *projector_);
     MlpHalf(layer, num_tokens, pool, *projector_);
-    if (attention.WantsFeedForward()) AddFeedForward(layer, batch, attention, pool, *projector_);
+    const bool has_summaries = attention.WantsFeedForward() && !config_.layer_slides[layer];
+    if (has_summaries) AddFeedForward(layer, batch, attention, pool, *projector_);
   }
   const int64_t num_logits = static_cast<int64_t>(batch.logits_tokens.size());
   if (num_logits == 0) return OkStatus();
@@ -159,8 +160,7 @@ void Decoder::AddFeedForward(int64_t layer_index, const Batch& batch, Attention&
   Norm(layer.attention_norm, num_tokens, pool);
   const Projection key = {&layer.k, work_.k.data(), kv_width};
   projector.Run({&key, 1}, work_.normed.data(), config_.hidden_size, num_tokens);
-  FinishHeads(work_.k.data(), config_.num_kv_heads, layer.k_norm, config_.layer_slides[layer_index],
-              0, num_tokens);
+  FinishHeads(work_.k.data(), config_.num_kv_heads, layer.k_norm, false, 0, num_tokens);
   const Projection value = {&layer.v, work_.v.data(), kv_width};
   projector.Run({&value, 1}, work_.projected.data(), config_.hidden_size, num_tokens);
   for (const Segment& segment : batch.segments) {

@@ -40,6 +40,8 @@ class OutputAudit final : public Attention {
   void Forward(const AttentionInputs& inputs, const KvCache& cache, ThreadPool& pool, float* out,
                int64_t out_stride) override;
   void Truncate(SequenceId sequence, int64_t length) override;
+  bool WantsFeedForward() const override { return tested_->WantsFeedForward(); }
+  void AddFeedForward(const FeedForwardRows& rows) override { tested_->AddFeedForward(rows); }
   AttentionCounters counters() const override { return tested_->counters(); }
 
   const std::vector<OutputErrors>& layers() const { return layers_; }

@@ -155,6 +155,38 @@ TEST(IndexGraphAttention, HowATextGrewDoesNotMatter) {
   EXPECT_EQ(f.Run(*stepwise, 1650, 50, 1, 2), whole);
   stepwise->Truncate(0, 1640);
   EXPECT_EQ(f.Run(*stepwise, 1650, 50, 3), whole);
+  stepwise->Truncate(0, 1060);  // a summary ends at 1,024, less than a window before
+  EXPECT_EQ(f.Run(*stepwise, 1060, 1, 1), f.Run(*Create(options), 1060, 1, 1));
+}
+
+// Whatever the steps, no summary of a prompt has to do without rows.
+TEST(IndexGraphAttention, RowsThatComeAfterTheirStepAreWaitedFor) {
+  const Case c = {.length = 1400};
+  Fixture f(c);
+  const SparseOptions options = {.window = 64, .summary = Summary::kFeedForward};
+  const int64_t width = c.num_kv_heads * kHeadDim;
+  const std::vector<float> k(static_cast<size_t>(c.length * width), 0.0f),
+      v(static_cast<size_t>(c.length * width), 7.0f);
+  for (const int64_t chunk : {48, 400}) {
+    const auto attention = Create(options);
+    for (int64_t first = 0; first < c.length; first += chunk) {
+      const int64_t n = std::min(chunk, c.length - first);
+      const std::vector<float> out = f.Run(*attention, first, n, n);
+      attention->AddFeedForward({.layer = 1,
+                                 .sequence = 0,
+                                 .first_position = first,
+                                 .num_tokens = n,
+                                 .num_kv_heads = c.num_kv_heads,
+                                 .head_dim = kHeadDim,
+                                 .k = k.data(),
+                                 .v = v.data()});
+      if (first < 1200) continue;
+      // The summary of the first 1,024 tokens has a tenth of the weight or so, and values of 7.
+      double mean = 0.0;
+      for (const float x : out) mean += x / static_cast<double>(out.size());
+      EXPECT_GT(mean, 0.4) << first << ": means would be near 0";
+    }
+  }
 }
 
 // Rows from the feed-forward half stand in for keys and values, where all of a summary's are known.

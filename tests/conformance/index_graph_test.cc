@@ -111,6 +111,19 @@ std::vector<double> Expected(const Tokens& tokens, const float* queries, int64_t
   return out;
 }
 
+// Tells the attention rows [n, num_kv_heads, head_dim].
+void AddRows(Attention& attention, const Case& c, int64_t first, const std::vector<float>& k,
+             const std::vector<float>& v) {
+  attention.AddFeedForward({.layer = 1,
+                            .sequence = 0,
+                            .first_position = first,
+                            .num_tokens = std::ssize(k) / (c.num_kv_heads * kHeadDim),
+                            .num_kv_heads = c.num_kv_heads,
+                            .head_dim = kHeadDim,
+                            .k = k.data(),
+                            .v = v.data()});
+}
+
 TEST(IndexGraphAttention, FollowsThePlainStatement) {
   for (const Summary summary : {Summary::kMean, Summary::kNone}) {
     const Case c = {.length = 2500};
@@ -164,22 +177,13 @@ TEST(IndexGraphAttention, RowsThatComeAfterTheirStepAreWaitedFor) {
   const Case c = {.length = 1400};
   Fixture f(c);
   const SparseOptions options = {.window = 64, .summary = Summary::kFeedForward};
-  const int64_t width = c.num_kv_heads * kHeadDim;
-  const std::vector<float> k(static_cast<size_t>(c.length * width), 0.0f),
-      v(static_cast<size_t>(c.length * width), 7.0f);
   for (const int64_t chunk : {48, 400}) {
     const auto attention = Create(options);
     for (int64_t first = 0; first < c.length; first += chunk) {
       const int64_t n = std::min(chunk, c.length - first);
       const std::vector<float> out = f.Run(*attention, first, n, n);
-      attention->AddFeedForward({.layer = 1,
-                                 .sequence = 0,
-                                 .first_position = first,
-                                 .num_tokens = n,
-                                 .num_kv_heads = c.num_kv_heads,
-                                 .head_dim = kHeadDim,
-                                 .k = k.data(),
-                                 .v = v.data()});
+      const auto size = static_cast<size_t>(n * c.num_kv_heads * kHeadDim);
+      AddRows(*attention, c, first, std::vector<float>(size, 0.0f), std::vector<float>(size, 7.0f));
       if (first < 1200) continue;
       // The summary of the first 1,024 tokens has a tenth of the weight or so, and values of 7.
       double mean = 0.0;
@@ -210,14 +214,7 @@ TEST(IndexGraphAttention, FeedForwardRowsMakeSummaries) {
       const float* query = f.Query(1199, i % c.num_kv_heads * kGroup);
       for (int64_t d = 0; d < kHeadDim; ++d) k.push_back(20.0f * query[d]);
     }
-    told->AddFeedForward({.layer = 1,
-                          .sequence = 0,
-                          .first_position = first,
-                          .num_tokens = n,
-                          .num_kv_heads = c.num_kv_heads,
-                          .head_dim = kHeadDim,
-                          .k = k.data(),
-                          .v = v.data()});
+    AddRows(*told, c, first, k, v);
   }
   const std::vector<float> out = f.Run(*told, 1199, 1, 1);
   for (int32_t head = 0; head < c.num_kv_heads; ++head) {

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "attention/kv_chunk.h"
 
 namespace lode {
@@ -484,13 +486,15 @@ class RowCapture final : public Attention {
   }
   bool WantsFeedForward() const override { return true; }
   void AddFeedForward(const FeedForwardRows& rows) override {
+    layers.insert(rows.layer);
     if (rows.layer != 1) return;
     EXPECT_EQ(rows.first_position * rows.num_kv_heads * rows.head_dim, std::ssize(keys));
     const int64_t count = rows.num_tokens * rows.num_kv_heads * rows.head_dim;
     keys.insert(keys.end(), rows.k, rows.k + count);
     values.insert(values.end(), rows.v, rows.v + count);
   }
-  std::vector<float> keys, values;
+  std::vector<float> keys, values;  // of layer 1
+  std::set<int32_t> layers;
 
  private:
   const std::unique_ptr<Attention> exact_ = CreateAttention("flash").value();
@@ -514,6 +518,21 @@ TEST(EngineTest, FeedForwardRowsDoNotDependOnSteps) {
     size += std::abs(whole.values[i]) + std::abs(whole.keys[i] - whole.values[i]);
   }
   EXPECT_GT(size, 1.0);
+}
+
+TEST(EngineTest, LayersThatSlideGiveNoFeedForwardRows) {
+  EngineOptions options;
+  options.model_path = kSlidingModel;
+  auto engine = LoadTiny(options);
+  RowCapture capture;
+  engine->UseAttention(&capture);
+  ASSERT_TRUE(engine->Append(Tokens(20, 200)).ok());
+  engine->UseAttention(nullptr);
+  const ModelConfig& config = engine->model().config();
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    EXPECT_EQ(capture.layers.contains(layer), !config.layer_slides[static_cast<size_t>(layer)]);
+  }
+  EXPECT_FALSE(capture.layers.empty());
 }
 
 // No prompt may take made-up keys for its own.

@@ -20,22 +20,23 @@ namespace {
 
 struct Entry {
   std::string_view name;
-  bool has_parameters = false;  // SparseParameters
+  // Which SparseParameters it looks at; null: none.
+  bool (*accepts)(const SparseParameter& parameter) = nullptr;
   Result<std::unique_ptr<Attention>> (*create)(const AttentionContext& context);
   // As IndexBytes; null: keeps nothing.
   int64_t (*index_bytes)(const AttentionContext& context, const IndexShape& shape) = nullptr;
 };
 
 constexpr std::array<Entry, 5> kEntries = {{
-    {"eager", false,
+    {"eager", nullptr,
      [](const AttentionContext&) -> Result<std::unique_ptr<Attention>> {
        return CreateEagerAttention();
      }},
-    {"flash", false,
+    {"flash", nullptr,
      [](const AttentionContext&) -> Result<std::unique_ptr<Attention>> {
        return CreateFlashAttention();
      }},
-    {"mla_rff", false,
+    {"mla_rff", nullptr,
      [](const AttentionContext& context) -> Result<std::unique_ptr<Attention>> {
        if (context.rff.d_proj < 1) {
          return InvalidArgumentError("mla_rff: expected a d_proj of at least 1, found " +
@@ -47,7 +48,7 @@ constexpr std::array<Entry, 5> kEntries = {{
        return RandomFourierFeatures::BytesFor(context.rff, shape.head_dim) +
               shape.num_layers * shape.num_kv_heads * MlaRffStateBytes(context.rff, shape.head_dim);
      }},
-    {"csa_hca", true,
+    {"csa_hca", [](const SparseParameter&) { return true; },
      [](const AttentionContext& context) -> Result<std::unique_ptr<Attention>> {
        if (context.calibration == nullptr) {
          return InvalidArgumentError("csa_hca needs a calibration of the model");
@@ -62,7 +63,7 @@ constexpr std::array<Entry, 5> kEntries = {{
        return (shape.num_layers - shape.sliding_layers) * shape.num_kv_heads *
               SparseIndex::BytesFor(context.sparse, shape.head_dim, shape.tokens);
      }},
-    {"index_graph", true,
+    {"index_graph", [](const SparseParameter& parameter) { return parameter.in_index_graph; },
      [](const AttentionContext& context) -> Result<std::unique_ptr<Attention>> {
        return CreateIndexGraphAttention(context.sparse, context.fingerprint);
      },
@@ -88,15 +89,6 @@ std::string_view ParametersOf(std::string_view attention) {
   return attention.substr(std::min(attention.size(), NameOf(attention).size() + 1));
 }
 
-// The context with the parameters that the attention's name sets.
-Result<AttentionContext> ContextFor(std::string_view attention, const AttentionContext& context) {
-  AttentionContext own = context;
-  if (NameOf(attention).size() < attention.size()) {
-    LODE_RETURN_IF_ERROR(SetSparseParameters(ParametersOf(attention), own.sparse));
-  }
-  return own;
-}
-
 // Null for an unknown name.
 const Entry* Find(std::string_view attention) {
   std::string_view name = NameOf(attention);
@@ -106,6 +98,16 @@ const Entry* Find(std::string_view attention) {
   const auto entry = std::find_if(kEntries.begin(), kEntries.end(),
                                   [&](const Entry& e) { return e.name == name; });
   return entry == kEntries.end() ? nullptr : &*entry;
+}
+
+// The context with the parameters that the attention's name sets. Precondition: it is known.
+Result<AttentionContext> ContextFor(std::string_view attention, const AttentionContext& context) {
+  AttentionContext own = context;
+  if (NameOf(attention).size() < attention.size()) {
+    LODE_RETURN_IF_ERROR(
+        SetSparseParameters(ParametersOf(attention), Find(attention)->accepts, own.sparse));
+  }
+  return own;
 }
 
 }  // namespace
@@ -186,7 +188,7 @@ int64_t IndexBytes(std::string_view name, const AttentionContext& context,
 Status CheckAttentionName(std::string_view name) {
   if (const Entry* entry = Find(name)) {
     if (NameOf(name).size() == name.size()) return OkStatus();
-    if (!entry->has_parameters) {
+    if (entry->accepts == nullptr) {
       return InvalidArgumentError(std::string(NameOf(name)) + " has no parameters, found '" +
                                   std::string(ParametersOf(name)) + "'");
     }

@@ -95,24 +95,26 @@ constexpr SparseParameter kParameters[] = {
      },
      SetScores},
     {"csa_hash_dim", "N", "32, 64 or 128", "by hamming or buckets: bits of a key, 32, 64 or 128.",
-     [](const SparseOptions& options) -> SparseValue { return options.hash_dim; }, SetHashDim},
+     [](const SparseOptions& options) -> SparseValue { return options.hash_dim; }, SetHashDim,
+     true},
     {"csa_seed", "N", "an integer of at least 0",
      "by hamming or buckets: seed of the random matrix; 0: taken from the model.",
      [](const SparseOptions& options) -> SparseValue {
        return static_cast<int64_t>(options.seed & uint64_t{std::numeric_limits<int64_t>::max()});
      },
-     SetSeed},
+     SetSeed, true},
     {"hca_window", "N", "an integer from 1 to 2^40", "newest tokens that are always read.",
      [](const SparseOptions& options) -> SparseValue { return options.window; },
      [](const SparseValue& value, SparseOptions& options) {
        return SetTokens(value, 1, options.window);
-     }},
+     },
+     true},
     {"hca_summary", "KIND", "mean, ffn or none",
      "what stands for keys that are not read: mean, none, or for index_graph ffn.",
      [](const SparseOptions& options) -> SparseValue {
        return kSummaries[static_cast<size_t>(options.summary)];
      },
-     SetSummary},
+     SetSummary, true},
 };
 
 // A value of the same kind as `like`.
@@ -142,15 +144,17 @@ Status SetSparseParameter(const SparseParameter& parameter, std::string_view tex
                               std::string(text) + "'");
 }
 
-Status SetSparseParameters(std::string_view list, SparseOptions& options) {
+Status SetSparseParameters(std::string_view list, bool (*accepts)(const SparseParameter&),
+                           SparseOptions& options) {
   for (size_t begin = 0; begin <= list.size();) {
     const std::string_view item = list.substr(begin, list.find(':', begin) - begin);
     begin += item.size() + 1;
     const std::string_view name = item.substr(0, item.find('='));
     const auto* const found = std::ranges::find(kParameters, name, &SparseParameter::name);
-    if (found == std::end(kParameters) || name.size() == item.size()) {
+    if (found == std::end(kParameters) || !accepts(*found) || name.size() == item.size()) {
       std::string known;
       for (const SparseParameter& parameter : kParameters) {
+        if (!accepts(parameter)) continue;
         known += (known.empty() ? "" : ", ") + std::string(parameter.name);
       }
       return InvalidArgumentError("expected NAME=VALUE with one of " + known + ", found '" +

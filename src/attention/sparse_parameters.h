@@ -26,6 +26,7 @@ struct SparseParameter {
   SparseValue (*get)(const SparseOptions& options);
   // False: the value is not what is expected, and `options` are as they were.
   bool (*set)(const SparseValue& value, SparseOptions& options);
+  bool in_index_graph = false;  // whether that looks at it too
 };
 
 std::span<const SparseParameter> SparseParameters();
@@ -34,8 +35,9 @@ std::span<const SparseParameter> SparseParameters();
 Status SetSparseParameter(const SparseParameter& parameter, std::string_view text,
                           SparseOptions& options);
 // Sets those of a list, at least one, as "csa_top_k=1024:hca_summary=none". InvalidArgument, also
-// for a name that is none, and `options` may be changed in part.
-Status SetSparseParameters(std::string_view list, SparseOptions& options);
+// for a name that is none or that `accepts` refuses, and `options` may be changed in part.
+Status SetSparseParameters(std::string_view list, bool (*accepts)(const SparseParameter&),
+                           SparseOptions& options);
 
 }  // namespace lode
 

@@ -474,14 +474,16 @@ TEST(AttentionRegistry, NamesMayCarryParameters) {
   EXPECT_TRUE(NeedsCalibration("csa_hca:csa_top_k=1"));
   const struct {
     std::string_view name, message;
-  } refused[] = {{"csa_hca:", "csa_hca: expected NAME=VALUE"},
-                 {"csa_hca:csa_top_k=1:", "csa_hca: expected NAME=VALUE"},
-                 {"csa_hca:csa_topk=1", "csa_max_error, csa_max_unread, csa_index"},
-                 {"csa_hca:csa_top_k", "found 'csa_top_k'"},
-                 {"csa_hca:csa_top_k=-1", "csa_top_k: expected an integer from 0 to 2^40, found"},
-                 {"csa_hca:csa_max_unread=nan", "csa_max_unread: expected a share from 0 to 1"},
-                 {"flash:csa_top_k=1", "flash has no parameters, found 'csa_top_k=1'"},
-                 {"flas:csa_top_k=1", "unknown attention implementation"}};
+  } refused[] = {
+      {"csa_hca:", "csa_hca: expected NAME=VALUE"},
+      {"csa_hca:csa_top_k=1:", "csa_hca: expected NAME=VALUE"},
+      {"index_graph:csa_top_k=1", "csa_hash_dim, csa_seed, hca_window, hca_summary, found"},
+      {"csa_hca:csa_topk=1", "csa_max_error, csa_max_unread, csa_index"},
+      {"csa_hca:csa_top_k", "found 'csa_top_k'"},
+      {"csa_hca:csa_top_k=-1", "csa_top_k: expected an integer from 0 to 2^40, found"},
+      {"csa_hca:csa_max_unread=nan", "csa_max_unread: expected a share from 0 to 1"},
+      {"flash:csa_top_k=1", "flash has no parameters, found 'csa_top_k=1'"},
+      {"flas:csa_top_k=1", "unknown attention implementation"}};
   for (const auto& [name, message] : refused) {
     const Status status = CheckAttentionName(name);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << name;

@@ -112,7 +112,7 @@ struct TextChange {
   SequenceId sequence = 0;
   std::span<const int32_t> before;  // the tokens that it held
   std::span<const int32_t> now;     // those that it holds
-  int64_t spare = 0;                // tokens of other texts that may be remembered
+  int64_t capacity = 0;             // tokens of all texts, this one too, that may be remembered
 };
 
 // What an attention has read and left out so far, over all layers, heads and queries.

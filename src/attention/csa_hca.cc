@@ -34,6 +34,8 @@ class CsaHcaAttention final : public Attention {
   void Forward(const AttentionInputs& inputs, const KvCache& cache, ThreadPool& pool, float* out,
                int64_t out_stride) override {
     if (inputs.num_tokens <= 0) return;
+    // What is remembered gives way as the text grows, however long its answer becomes.
+    earlier_.ShrinkTo(capacity_ - inputs.first_position - inputs.num_tokens);
     SparseIndex& index = IndexOf(inputs.sequence);
     if (inputs.sliding_window > 0 || !index.Covers(inputs.layer)) {
       exact_->Forward(inputs, cache, pool, out, out_stride);
@@ -93,7 +95,7 @@ class CsaHcaAttention final : public Attention {
     } else {
       Truncate(change.sequence, own);
     }
-    earlier_.ShrinkTo(change.spare);
+    capacity_ = change.capacity;
   }
 
   void KeepExact(SequenceId sequence, std::span<const TokenRange> ranges) override {
@@ -175,6 +177,7 @@ class CsaHcaAttention final : public Attention {
   const std::unique_ptr<Attention> exact_;
   std::map<SequenceId, SparseIndex> indices_;
   EarlierIndices earlier_;
+  int64_t capacity_ = 0;               // tokens of all texts that may be remembered
   std::vector<FlashScratch> scratch_;  // one per worker
   std::vector<SparseTile> tiles_;      // memory for those at work
   std::mutex mutex_;                   // of counters_

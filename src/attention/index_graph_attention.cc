@@ -6,7 +6,6 @@
 #include <cmath>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <span>
 #include <vector>

@@ -206,11 +206,6 @@ struct Engine::Impl {
         prompt_tokens, new_tokens, kv_bytes, kv.memory_bytes));
   }
 
-  // Tokens that the answer may have.
-  int64_t TokenLimit(const GenerateRequest& request) const {
-    const int64_t room = options.context_len - static_cast<int64_t>(request.prompt.size());
-    return request.max_tokens > 0 ? std::min(request.max_tokens, room) : room;
-  }
   // Prefills what the cache does not hold yet; logits of the last prompt token are in `logits`
   // afterwards.
   Status Prefill(const GenerateRequest& request, GenerateResult& result);
@@ -327,7 +322,7 @@ Status Engine::Impl::Prefill(const GenerateRequest& request, GenerateResult& res
   attention->ChangeText({.sequence = sequence,
                          .before = cached,
                          .now = usable.first(static_cast<size_t>(known)),
-                         .spare = options.context_len - total - TokenLimit(request)});
+                         .capacity = options.context_len});
   attention->KeepExact(sequence, request.exact);
   cached.assign(prompt.begin(), prompt.begin() + known);
   result.prompt_tokens = total;
@@ -350,7 +345,8 @@ Status Engine::Impl::Prefill(const GenerateRequest& request, GenerateResult& res
 }
 
 Status Engine::Impl::Decode(const GenerateRequest& request, GenerateResult& result) {
-  const int64_t limit = TokenLimit(request);
+  const int64_t room = options.context_len - result.prompt_tokens;
+  const int64_t limit = request.max_tokens > 0 ? std::min(request.max_tokens, room) : room;
   Sampler sampler(request.sampling, model->config().vocab_size);
   for (const TokenId id : request.prompt) sampler.Accept(id);
   Detokenizer detokenizer(*tokenizer);

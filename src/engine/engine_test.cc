@@ -462,7 +462,10 @@ TEST(EngineTest, AnIndexIsThereWhenItsTextComesBack) {
     std::vector<TokenId> prompt = text;
     const std::vector<TokenId> question = Tokens(9, 200, 7);
     prompt.insert(prompt.end(), question.begin(), question.end());
-    return engine->Generate(Request(prompt, 4)).value();
+    // No limit but the context's: what is remembered must not give way to what might be said.
+    GenerateRequest request = Request(prompt, 0);
+    request.on_text = [left = 4](std::string_view) mutable { return --left > 0; };
+    return engine->Generate(request).value();
   };
   const std::vector<TokenId> book = Tokens(1280, 200), other = Tokens(1120, 200, 3);
   const GenerateResult first = ask(book);

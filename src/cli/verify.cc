@@ -2,6 +2,7 @@
 // `lode verify`: what an attention loses against exact attention, measured on the user's own model
 // and text.
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,7 +17,9 @@
 #include "offline/fidelity.h"
 #include "offline/needle_run.h"
 #include "offline/output_audit.h"
+#include "offline/sentence_embedder.h"
 #include "offline/similar_sentences.h"
+#include "offline/summary_texts.h"
 
 namespace lode::cli {
 namespace {
@@ -55,10 +58,27 @@ Status CheckSentences(Console& console, Engine& engine, const VerifyOptions& opt
   return OkStatus();
 }
 
+// Like CheckSentences, it leaves nothing of the prompt in the cache.
+Status CheckSummaries(Console& console, Engine& engine, const VerifyOptions& options,
+                      const SentenceEmbedder& embedder, std::span<const TokenId> tokens,
+                      VerifyReport& report) {
+  SummaryTextOptions summaries;
+  summaries.attentions = options.attentions;
+  const auto chat_template = engine.chat_template();
+  if (!options.no_chat && chat_template.ok()) summaries.chat_template = *chat_template;
+  LODE_ASSIGN_OR_RETURN(report.summaries,
+                        WithProgress(console, "summaries", [&](ProgressCallback on_progress) {
+                          summaries.on_progress = std::move(on_progress);
+                          return TellSummaries(engine, tokens, embedder, summaries);
+                        }));
+  return OkStatus();
+}
+
 // Memory comes first: what other checks have used and given back would count as used. Its prompt
 // stays in the cache for them.
 Status CheckAttentions(Console& console, Engine& engine, const VerifyOptions& options,
-                       const std::string& text, const MemoryAtLoad& at_load, VerifyReport& report) {
+                       const std::string& text, const MemoryAtLoad& at_load,
+                       const SentenceEmbedder* embedder, VerifyReport& report) {
   const std::vector<TokenId> tokens = engine.tokenizer().Encode(text);
   FidelityOptions fidelity;
   fidelity.attentions = options.attentions;
@@ -93,7 +113,9 @@ Status CheckAttentions(Console& console, Engine& engine, const VerifyOptions& op
                           fidelity.on_progress = std::move(on_progress);
                           return MeasureFidelity(engine, tokens, fidelity);
                         }));
-  return CheckSentences(console, engine, options, tokens, report);
+  LODE_RETURN_IF_ERROR(CheckSentences(console, engine, options, tokens, report));
+  if (embedder == nullptr) return OkStatus();
+  return CheckSummaries(console, engine, options, *embedder, tokens, report);
 }
 
 Status CheckTasks(Console& console, Engine& engine, const VerifyOptions& options,
@@ -137,6 +159,12 @@ Status RunVerify(Console& console, const ArgList& list) {
   } else if (options.tasks.empty()) {
     return InvalidArgumentError("expected a text: -f FILE");
   }
+  std::unique_ptr<SentenceEmbedder> embedder;
+  if (!options.sentence_embeddings.empty()) {
+    auto opened = SentenceEmbedder::Open(options.sentence_embeddings);
+    if (!opened.ok()) return opened.status().WithContext("--sentence-embeddings");
+    embedder = std::move(*opened);
+  }
 
   MemoryAtLoad at_load;
   at_load.before = ReadResidentMemory();
@@ -146,9 +174,9 @@ Status RunVerify(Console& console, const ArgList& list) {
   report.model = engine->options().model_path;
   report.kv_dtype = KvDTypesName(engine->options().kv_dtypes);
   report.context = engine->options().context_len;
-  LODE_RETURN_IF_ERROR(options.tasks.empty()
-                           ? CheckAttentions(console, *engine, options, text, at_load, report)
-                           : CheckTasks(console, *engine, options, text, report));
+  LODE_RETURN_IF_ERROR(options.tasks.empty() ? CheckAttentions(console, *engine, options, text,
+                                                               at_load, embedder.get(), report)
+                                             : CheckTasks(console, *engine, options, text, report));
   return console.Out(options.as_json ? report.AsJson() : report.AsText());
 }
 

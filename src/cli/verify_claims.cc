@@ -36,6 +36,14 @@ std::vector<ClaimRow> ClaimsOfTextOne(const VerifyReport& report) {
                         FormatCount(sentences.buckets) + "; text 1: at most)",
                     "csa_hca", kClaimedBuckets, sentences.all.variant_buckets, false});
   }
+  if (report.summaries) {
+    for (const SummaryTextRow& row : report.summaries->rows) {
+      if (row.attention != kSummariesAlone) continue;
+      rows.push_back({"summary_cosine",
+                      "cosine of what summaries say with the text (here: of a passage repeated)",
+                      row.attention, kClaimedCosine, row.own, false});
+    }
+  }
   if (report.outputs) {
     for (const OutputAuditReport::Row& row : report.outputs->rows) {
       if (!NeedsCalibration(row.attention)) continue;

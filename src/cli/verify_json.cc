@@ -111,6 +111,22 @@ void SentencesJson(const SimilarityReport& report, JsonWriter& json) {
   json.EndArray().EndObject();
 }
 
+void SummariesJson(const SummaryTextReport& report, JsonWriter& json) {
+  json.Key("summary_texts").BeginObject().Field("passage_tokens", report.passage_tokens);
+  json.Field("answer_tokens", report.answer_tokens);
+  json.Field("beginnings_cosine", report.beginnings_cosine).Key("beginnings").BeginArray();
+  for (const std::string& beginning : report.beginnings) json.Value(beginning);
+  json.EndArray().Key("rows").BeginArray();
+  for (const SummaryTextRow& row : report.rows) {
+    json.BeginObject().Field("attention", row.attention).Field("own_cosine", row.own);
+    json.Field("others_cosine", row.others).Field("nearest_is_own", row.nearest);
+    json.Key("answers").BeginArray();
+    for (const std::string& answer : row.answers) json.Value(answer);
+    json.EndArray().EndObject();
+  }
+  json.EndArray().EndObject();
+}
+
 void ClaimsJson(const std::vector<ClaimRow>& claims, JsonWriter& json) {
   json.Key("claims").BeginArray();
   for (const ClaimRow& row : claims) {
@@ -166,6 +182,7 @@ std::string VerifyReport::AsJson() const {
   if (fidelity) FidelityJson(*fidelity, json);
   if (outputs) OutputsJson(*outputs, json);
   if (sentences) SentencesJson(*sentences, json);
+  if (summaries) SummariesJson(*summaries, json);
   const std::vector<ClaimRow> claims = ClaimsOfTextOne(*this);
   if (!claims.empty()) ClaimsJson(claims, json);
   if (tasks) TasksJson(*tasks, json);

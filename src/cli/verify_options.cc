@@ -39,6 +39,10 @@ void VerifyOptions::AddTo(Args& args) {
            "row; 0: no such row.");
   args.Int("--variants", "N", &variants, {.min = 0, .max = 100'000},
            "Variants of a sentence whose neighbours are compared; 0: none.");
+  args.Text("--sentence-embeddings", "PATH", &sentence_embeddings,
+            "The folder of an installed sentence-embedding model (the Python package wordllama): "
+            "also compare passages with what the model repeats of them, from their summaries "
+            "alone too.");
   args.Flag("--json", &as_json, "Print JSON.");
   args.Group("Questions instead of next tokens");
   args.Text("--tasks", "NAME,...", &task_names,
@@ -61,6 +65,9 @@ Status VerifyOptions::Resolve() {
   }
   model.attention = kExactAttention;
   LODE_RETURN_IF_ERROR(model.Resolve().status());
+  if (!task_names.empty() && !sentence_embeddings.empty()) {
+    return InvalidArgumentError("--sentence-embeddings: not with --tasks, which ask for words");
+  }
   const auto known = NeedleTasks();
   if (task_names == "all") {
     tasks.assign(known.begin(), known.end());

@@ -16,6 +16,7 @@ namespace lode::cli {
 struct VerifyOptions {
   ModelOptions model;
   std::string file;
+  std::string sentence_embeddings;  // a folder; none: no summary texts
   int64_t steps = 64, sparse_prefill = 256, variants = 1000;
   std::string task_names;
   int64_t samples = 4, seed = 1;

@@ -135,6 +135,20 @@ std::string SentencesText(const SimilarityReport& report) {
   return text;
 }
 
+std::string SummariesText(const SummaryTextReport& report) {
+  Table table = {{"answer by", "its passage", "others", "its own is the nearest"}};
+  for (const SummaryTextRow& row : report.rows) {
+    table.push_back(
+        {row.attention, FormatFixed(row.own, 3), FormatFixed(row.others, 3),
+         FormatCount(row.nearest) + " of " + FormatCount(std::ssize(report.beginnings))});
+  }
+  return Section("Passages of " + FormatCount(report.passage_tokens) + " tokens, of which " +
+                     FormatCount(report.answer_tokens) +
+                     " are repeated: cosines of sentence embeddings (of two passages " +
+                     FormatFixed(report.beginnings_cosine, 3) + ")",
+                 table);
+}
+
 std::string ClaimsText(const std::vector<ClaimRow>& claims) {
   Table table = {{"figure", "attention", "text 1", "here"}};
   for (const ClaimRow& row : claims) {
@@ -181,6 +195,7 @@ std::string VerifyReport::AsText() const {
   if (fidelity) sections.push_back(FidelityText(*fidelity));
   if (outputs) sections.push_back(OutputsText(*outputs));
   if (sentences) sections.push_back(SentencesText(*sentences));
+  if (summaries) sections.push_back(SummariesText(*summaries));
   const std::vector<ClaimRow> claims = ClaimsOfTextOne(*this);
   if (!claims.empty()) sections.push_back(ClaimsText(claims));
   if (tasks) sections.push_back(TasksText(*tasks));

@@ -12,6 +12,7 @@
 #include "offline/needle_run.h"
 #include "offline/output_audit.h"
 #include "offline/similar_sentences.h"
+#include "offline/summary_texts.h"
 
 namespace lode::cli {
 
@@ -24,6 +25,7 @@ struct VerifyReport {
   std::optional<FidelityReport> fidelity;
   std::optional<OutputAuditReport> outputs;
   std::optional<SimilarityReport> sentences;
+  std::optional<SummaryTextReport> summaries;
   std::optional<NeedleReport> tasks;
 
   // Tables with a heading each, a blank line between them.

@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "engine/engine.h"
+#include "offline/document_answer.h"
 #include "offline/needles.h"
 #include "offline/progress.h"
 #include "tokenizer/chat_template.h"
@@ -31,10 +32,8 @@ struct NeedleOptions {
   ProgressCallback on_progress;  // in tokens, about
 };
 
-struct NeedleAnswer {
-  std::string text;
-  std::vector<TokenId> token_ids;  // without the end token
-  double score = 0.0;              // ScoreAnswer
+struct NeedleAnswer : Answer {
+  double score = 0.0;  // ScoreAnswer
 };
 
 struct NeedleSample {

@@ -87,8 +87,8 @@ TEST(NeedleReportTest, Means) {
   const auto add = [&](const char* task, double exact, double score, TokenId token) {
     NeedleSample sample;
     sample.task = task;
-    sample.exact = {.text = "", .token_ids = {1}, .score = exact};
-    sample.answers = {{.text = "", .token_ids = {token}, .score = score}};
+    sample.exact = {{.text = "", .token_ids = {1}}, exact};
+    sample.answers = {{{.text = "", .token_ids = {token}}, score}};
     report.samples.push_back(sample);
   };
   add("x", 1.0, 0.5, 1);

@@ -9,6 +9,7 @@
 #ifndef LODE_ATTENTION_ATTENTION_H_
 #define LODE_ATTENTION_ATTENTION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -56,7 +57,15 @@ struct SparseOptions {
   int64_t top_k = 256;
   double max_error = 0.025;
   double max_unread = 0.0;
+  // Candidates are the pages that would be chosen, times this: they get their true scores before
+  // the choice is made. 1: no page does.
+  int64_t oversample = 1;
   int64_t window = 256;  // newest tokens that are always read
+  // Tokens leave the window so many at a time, in whole pages: it may be longer by as many.
+  int64_t update_interval = 32;
+  // Share of the pages, those of the largest mass by their means, whose keys are ranked by codes;
+  // for index_graph the share of the summaries, those of the largest scores, that a query sees.
+  double summary_ratio = 1.0;
   // What stands for keys that are not read: their means; for index_graph alone, what text 1 makes
   // of the feed-forward half of a layer (FeedForwardRows); nothing.
   enum class Summary : uint8_t { kMean, kFeedForward, kNone };
@@ -70,6 +79,11 @@ struct SparseOptions {
   // Every so many decoded tokens one layer and KV head is checked against exact attention; 0:
   // never.
   int64_t audit_interval = 0;
+
+  // Of a text of `length` tokens those that have left the window.
+  int64_t SummarisedTokens(int64_t length) const {
+    return std::max<int64_t>(length - window, 0) / update_interval * update_interval;
+  }
 };
 
 // The random Fourier features of `mla_rff`.

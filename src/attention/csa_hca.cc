@@ -116,6 +116,8 @@ class CsaHcaAttention final : public Attention {
     tile.Prepare();
     for (int64_t part = 0; part < tile.num_scans(); ++part) tile.Scan(part, scratch);
     tile.Select();
+    for (int64_t part = 0; part < tile.num_rescores(); ++part) tile.Rescore(part, scratch);
+    tile.SelectRescored();
     counters.select_seconds = SecondsSince(start);
     for (int64_t part = 0; part < tile.num_attends(); ++part) tile.Attend(part, scratch);
     tile.Finish(out, out_stride, counters);
@@ -135,6 +137,10 @@ class CsaHcaAttention final : public Attention {
     for_all(&SparseTile::Prepare);
     RunParts(tiles, pool, &SparseTile::num_scans, &SparseTile::Scan);
     for_all(&SparseTile::Select);
+    if (options_.oversample > 1) {
+      RunParts(tiles, pool, &SparseTile::num_rescores, &SparseTile::Rescore);
+      for_all(&SparseTile::SelectRescored);
+    }
     counters.select_seconds = SecondsSince(start);
     RunParts(tiles, pool, &SparseTile::num_attends, &SparseTile::Attend);
     for (SparseTile& tile : tiles) tile.Finish(out, out_stride, counters);

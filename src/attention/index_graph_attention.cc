@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <span>
 #include <vector>
@@ -261,6 +262,24 @@ class IndexGraphAttention final : public Attention {
     return heads;
   }
 
+  // The summaries of largest scores, summary_ratio of them.
+  std::vector<const Entry*> Seen(std::span<const Entry> summaries, const float* query) const {
+    std::vector<const Entry*> seen;
+    std::vector<double> scores;
+    for (const Entry& entry : summaries) {
+      seen.push_back(&entry);
+      scores.push_back(std::inner_product(entry.key.begin(), entry.key.end(), query, 0.0));
+    }
+    const auto count = static_cast<int64_t>(
+        std::ceil(options_.summary_ratio * static_cast<double>(summaries.size())));
+    std::partial_sort(seen.begin(), seen.begin() + count, seen.end(),
+                      [&](const Entry* a, const Entry* b) {
+                        return scores[At(a - summaries.data())] > scores[At(b - summaries.data())];
+                      });
+    seen.resize(At(count));
+    return seen;
+  }
+
   void WarnOfMeans() {
     if (!WantsFeedForward() || has_warned_.exchange(true)) return;
     LogWarning(
@@ -274,14 +293,14 @@ class IndexGraphAttention final : public Attention {
     const int64_t group = inputs.num_heads / cache.options().num_kv_heads;
     const bool summarises = options_.summary != SparseOptions::Summary::kNone;
     graph.Truncate(inputs.first_position);
-    graph.EndSummariesAt(std::max<int64_t>(0, inputs.first_position + 1 - options_.window));
+    graph.EndSummariesAt(options_.SummarisedTokens(inputs.first_position + 1));
     TokenReader reader(inputs, cache, kv_head);
     AttentionCounters counters;
     for (int64_t t = 0; t < inputs.num_tokens; ++t) {
       const int64_t length = inputs.first_position + t + 1;
       // The rows of this call's tokens come after it.
       const int64_t limit = WantsFeedForward() ? inputs.first_position : length;
-      if (graph.Grow(std::clamp<int64_t>(length - options_.window, 0, limit), reader) > 0) {
+      if (graph.Grow(std::min(options_.SummarisedTokens(length), limit), reader) > 0) {
         WarnOfMeans();
       }
       const float* queries = inputs.q + t * inputs.q_stride + kv_head * group * head_dim;
@@ -297,7 +316,9 @@ class IndexGraphAttention final : public Attention {
         for (const Entry& entry : newest) softmax.Add(entry, false);
         for (const Entry& entry : kept) softmax.Add(entry, false);
         if (summarises) {
-          for (const Entry& entry : graph.summaries()) softmax.Add(entry, true);
+          for (const Entry* entry : Seen(graph.summaries(), queries + r * head_dim)) {
+            softmax.Add(*entry, true);
+          }
         }
         const double share =
             softmax.Finish(out + t * out_stride + (kv_head * group + r) * head_dim);

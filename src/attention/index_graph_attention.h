@@ -9,7 +9,8 @@
 // if it were gone. Tokens that no whole summary stands for yet count to the window.
 //
 // Where the text is silent: a summary of n tokens weighs as n keys; a key that is kept is part of
-// its summary too; queries see all summaries; layers that slide are exact.
+// its summary too; queries see summary_ratio of the summaries, by q.k (the text has 0.001, here all
+// of them by default); layers that slide are exact.
 #ifndef LODE_ATTENTION_INDEX_GRAPH_ATTENTION_H_
 #define LODE_ATTENTION_INDEX_GRAPH_ATTENTION_H_
 
@@ -21,10 +22,11 @@
 
 namespace lode {
 
-// Uses window, summary, hash_dim and seed of the options; a seed of 0 is the fingerprint. With
-// Summary::kFeedForward summaries end where a call's tokens begin, whose rows come after it (so the
-// window may be longer), and a summary with a token that has no rows is one of means, with a
-// warning: another attention processed it, or it was summarised before a truncation.
+// Uses window, update_interval, summary, summary_ratio, hash_dim and seed of the options; a seed of
+// 0 is the fingerprint. With Summary::kFeedForward summaries end where a call's tokens begin, whose
+// rows come after it (so the window may be longer), and a summary with a token that has no rows is
+// one of means, with a warning: another attention processed it, or it was summarised before a
+// truncation.
 std::unique_ptr<Attention> CreateIndexGraphAttention(const SparseOptions& options,
                                                      const ModelFingerprint& fingerprint);
 

@@ -58,6 +58,15 @@ bool SetSeed(const SparseValue& value, SparseOptions& options) {
   return true;
 }
 
+bool SetUseHca(const SparseValue& value, SparseOptions& options) {
+  const bool* use = std::get_if<bool>(&value);
+  if (use == nullptr) return false;
+  using Summary = SparseOptions::Summary;
+  if (!*use) options.summary = Summary::kNone;
+  if (*use && options.summary == Summary::kNone) options.summary = Summary::kMean;
+  return true;
+}
+
 bool SetSummary(const SparseValue& value, SparseOptions& options) {
   const std::string_view* word = std::get_if<std::string_view>(&value);
   if (word == nullptr) return false;
@@ -87,6 +96,13 @@ constexpr SparseParameter kParameters[] = {
      [](const SparseValue& value, SparseOptions& options) {
        return SetShare(value, options.max_unread);
      }},
+    {"csa_oversample", "N", "an integer from 1 to 2^40",
+     "give N times as many pages as are read their true scores, and read the best of these; 1: "
+     "estimates decide.",
+     [](const SparseOptions& options) -> SparseValue { return options.oversample; },
+     [](const SparseValue& value, SparseOptions& options) {
+       return SetTokens(value, 1, options.oversample);
+     }},
     {"csa_index", "KIND", "codes, means, exact, hamming or buckets",
      "what ranks keys: codes, or to compare with means, exact (slow), hamming or buckets (both by "
      "random sign bits).",
@@ -115,6 +131,29 @@ constexpr SparseParameter kParameters[] = {
        return kSummaries[static_cast<size_t>(options.summary)];
      },
      SetSummary, true},
+    {"hca_summary_ratio", "X", "a share above 0 and up to 1",
+     "look at the codes of this share of the pages only, those of the largest mass by their means "
+     "(index_graph: see this share of the summaries).",
+     [](const SparseOptions& options) -> SparseValue { return options.summary_ratio; },
+     [](const SparseValue& value, SparseOptions& options) {
+       double ratio = 0.0;
+       if (!SetShare(value, ratio) || ratio <= 0.0) return false;
+       options.summary_ratio = ratio;
+       return true;
+     },
+     true},
+    {"hca_update_interval", "N", "an integer from 1 to 2^40",
+     "tokens leave the window N at a time, and get summaries.",
+     [](const SparseOptions& options) -> SparseValue { return options.update_interval; },
+     [](const SparseValue& value, SparseOptions& options) {
+       return SetTokens(value, 1, options.update_interval);
+     },
+     true},
+    {"use_hca", "BOOL", "true or false", "false: as --hca-summary none.",
+     [](const SparseOptions& options) -> SparseValue {
+       return options.summary != SparseOptions::Summary::kNone;
+     },
+     SetUseHca, true},
 };
 
 // A value of the same kind as `like`.
@@ -126,6 +165,9 @@ Result<SparseValue> ParseLike(const SparseValue& like, std::string_view text) {
   if (std::holds_alternative<double>(like)) {
     LODE_ASSIGN_OR_RETURN(const float number, ParseReal(text));
     return SparseValue(double{number});
+  }
+  if (std::holds_alternative<bool>(like) && (text == "true" || text == "false")) {
+    return SparseValue(text == "true");
   }
   return SparseValue(text);
 }

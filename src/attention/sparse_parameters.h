@@ -14,15 +14,15 @@
 
 namespace lode {
 
-// A number or a word, as it was written.
-using SparseValue = std::variant<int64_t, double, std::string_view>;
+// A number, a word, or true or false, as it was written.
+using SparseValue = std::variant<int64_t, double, std::string_view, bool>;
 
 struct SparseParameter {
   std::string_view name;      // the key in a configuration; --csa-top-k is csa_top_k
   std::string_view meta;      // of the value, for help: "N"
   std::string_view expected;  // of a value, for messages: "an integer of at least 0"
   std::string_view help;
-  // The value in `options`; which of the three kinds it is depends on the parameter alone.
+  // The value in `options`; which of the kinds it is depends on the parameter alone.
   SparseValue (*get)(const SparseOptions& options);
   // False: the value is not what is expected, and `options` are as they were.
   bool (*set)(const SparseValue& value, SparseOptions& options);

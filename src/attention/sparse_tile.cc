@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <numbers>
 #include <span>
@@ -27,6 +28,9 @@ static_assert(kPageTokens == 32);
 constexpr int64_t kScanNodes = 16;
 constexpr int64_t kReadPages = 32;
 constexpr int64_t kSummaryNodes = 64;
+
+// Pages whose codes are looked at together, or not at all.
+constexpr int64_t kGroupPages = 8;
 
 constexpr int64_t Parts(int64_t work, int64_t size) {
   return (work + size - 1) / size;
@@ -54,7 +58,7 @@ std::vector<KeyRun> RunsOf(std::span<const int64_t> pages) {
 
 MiddlePages MiddlePages::Of(const SparseOptions& options, int64_t position) {
   MiddlePages pages;
-  pages.end = std::max<int64_t>(pages.begin, (position + 1 - options.window) / kPageTokens);
+  pages.end = std::max(pages.begin, options.SummarisedTokens(position + 1) / kPageTokens);
   if (pages.count() * kPageTokens <= options.top_k) pages.end = pages.begin;
   return pages;
 }
@@ -76,6 +80,7 @@ void SparseTile::Begin(const AttentionInputs& inputs, const KvCache& cache,
   queries_ =
       ScaleQueries(inputs, shape, tile, inputs.scale * std::numbers::log2e_v<float>, query_buffer_);
   masses_.resize(static_cast<size_t>(rows() * columns_));
+  candidates_.clear();
   read_.clear();
   states_.resize(std::max<size_t>(states_.size(), 1));
 }
@@ -131,9 +136,50 @@ void SparseTile::ScoreNodes(int64_t first_node, int64_t last_node, FlashScratch&
     }
   } else if (options_->scores == Scores::kExact) {
     for (int64_t page = begin; page < end; ++page) ScoreExactly(page, scratch, MassesOf(0) + page);
+  } else if (options_->summary_ratio < 1.0) {
+    ScoreCodesOfLargest(begin, end);
   } else {
     kernels::AddPageMasses(index_->Codes(begin, end), prepared_.Tables(), MassesOf(0) + begin,
                            columns_);
+  }
+}
+
+// Of pages whose masses are scores of their means, summary_ratio of them get masses by codes: the
+// groups of pages one of which comes nearest to the largest score of some row. The others get those
+// of equal keys.
+void SparseTile::ScoreCodesOfLargest(int64_t begin, int64_t end) {
+  const int64_t num_groups = Parts(end - begin, kGroupPages);
+  if (num_groups <= 0) return;
+  std::vector<float> ranks(static_cast<size_t>(num_groups), -kInfinity);
+  for (int64_t r = 0; r < rows(); ++r) {
+    const float* row = MassesOf(r);
+    const float largest = *std::max_element(row + begin, row + end);
+    for (int64_t group = 0; group < num_groups; ++group) {
+      const int64_t first = begin + group * kGroupPages, last = std::min(first + kGroupPages, end);
+      float& rank = ranks[static_cast<size_t>(group)];
+      for (int64_t page = first; page < last; ++page) rank = std::max(rank, row[page] - largest);
+    }
+  }
+  std::vector<float> sorted = ranks;
+  const auto others =
+      static_cast<int64_t>(static_cast<double>(num_groups) * (1.0 - options_->summary_ratio));
+  std::nth_element(sorted.begin(), sorted.begin() + others, sorted.end());
+  const auto is_large = [&](int64_t group) {
+    return ranks[static_cast<size_t>(group)] >= sorted[static_cast<size_t>(others)];
+  };
+  for (int64_t group = 0; group < num_groups;) {
+    const int64_t first = begin + group * kGroupPages;
+    const bool large = is_large(group);
+    while (group < num_groups && is_large(group) == large) ++group;
+    const int64_t last = std::min(begin + group * kGroupPages, end);
+    if (large) {
+      kernels::AddPageMasses(index_->Codes(first, last), prepared_.Tables(), MassesOf(0) + first,
+                             columns_);
+      continue;
+    }
+    for (int64_t r = 0; r < rows(); ++r) {
+      for (int64_t page = first; page < last; ++page) MassesOf(r)[page] += kLog2PageTokens;
+    }
   }
 }
 
@@ -158,7 +204,46 @@ void SparseTile::Select() {
   if (nodes_ == 0) return;
   SumShares();
   if (signs_ != nullptr) RankBySigns();
-  ChoosePages();
+  ChoosePages(options_->oversample);
+  if (options_->oversample == 1) {
+    FinishSelection();
+  } else {
+    std::sort(read_.begin(), read_.end());
+    candidates_.swap(read_);
+  }
+}
+
+int64_t SparseTile::num_rescores() const {
+  return Parts(std::ssize(candidates_), kReadPages);
+}
+
+void SparseTile::Rescore(int64_t part, FlashScratch& scratch) {
+  const int64_t first = part * kReadPages;
+  const int64_t last = std::min(first + kReadPages, std::ssize(candidates_));
+  for (int64_t i = first; i < last; ++i) {
+    const int64_t page = candidates_[static_cast<size_t>(i)];
+    ScoreExactly(page, scratch, MassesOf(0) + page);
+  }
+}
+
+void SparseTile::SelectRescored() {
+  if (nodes_ == 0 || options_->oversample == 1) return;
+  SumShares();
+  if (signs_ != nullptr) {  // these name the candidates, and no longer rank them
+    std::fill(ranks_.begin(), ranks_.end(), 0.0f);
+    for (const int64_t page : candidates_) {
+      ranks_[static_cast<size_t>(page)] = squares_[static_cast<size_t>(page)];
+    }
+  }
+  read_.clear();
+  ChoosePages(1);
+  FinishSelection();
+}
+
+// Pages that are kept exact are read too, and those that are read have no summary.
+void SparseTile::FinishSelection() {
+  read_.insert(read_.end(), exact_.begin(), exact_.end());
+  std::sort(read_.begin(), read_.end());
   for (int64_t r = 0; r < rows(); ++r) {
     for (const int64_t page : read_) MassesOf(r)[page] = -kInfinity;
   }
@@ -188,12 +273,12 @@ void SparseTile::RankBySigns() {
                {ranks_.data() + middle_.begin, static_cast<size_t>(middle_.count())});
 }
 
-// Sets read_ to the pages that are kept exact and, of the others, those of largest rank: as many as
-// top_k keys have, as have a larger share than max_error allows, and until the rest's share of the
-// mass of all rows is max_unread. Rank is the sum of squared shares: a summary's error grows with
-// its page's share, and errors of different pages add up as squares. With signs_ rank is what these
-// say, and a page that they do not name is never read.
-void SparseTile::ChoosePages() {
+// Sets read_ to the pages of largest rank among those that are not kept exact: as many as top_k
+// keys have and as have a larger share than max_error allows, times `oversample`, and until the
+// rest's share of the mass of all rows is max_unread. Rank is the sum of squared shares: a
+// summary's error grows with its page's share, and errors of different pages add up as squares.
+// With signs_ rank is what these say, and a page that they do not name is never read.
+void SparseTile::ChoosePages(int64_t oversample) {
   const AlignedVector<float>& ranks = signs_ != nullptr ? ranks_ : squares_;
   const auto rank = [&](int64_t page) { return ranks[static_cast<size_t>(page)]; };
   const auto larger = [&](int64_t a, int64_t b) {
@@ -220,6 +305,7 @@ void SparseTile::ChoosePages() {
     large += squares_[static_cast<size_t>(page)] > min_square ? 1 : 0;
   });
   int64_t wanted = std::max(Parts(options_->top_k, kPageTokens), large);
+  wanted = std::min(wanted * std::min(oversample, middle_.count()), middle_.count());
   // Ordering all pages of a long context would take longer than reading the chosen ones. With a
   // limit for what stays unread, those below the cutoff hold less than an eighth of that.
   const double allowed = options_->max_unread * num_rows;
@@ -245,8 +331,6 @@ void SparseTile::ChoosePages() {
     std::partial_sort(read_.begin(), read_.begin() + wanted, read_.end(), larger);
   }
   read_.resize(static_cast<size_t>(wanted));
-  read_.insert(read_.end(), exact_.begin(), exact_.end());
-  std::sort(read_.begin(), read_.end());
 }
 
 // ---- Attend
@@ -318,18 +402,20 @@ void SparseTile::Finish(float* out, int64_t out_stride, AttentionCounters& count
   const KvCacheOptions& options = cache_->options();
   const KvTileShape page = {.head_dim = shape_->head_dim,
                             .value_group = shape_->values.value_group};
-  const double key_bytes =
-      static_cast<double>(CodecFor(options.dtypes.key).key_tile_bytes(page) +
-                          CodecFor(options.dtypes.value).value_tile_bytes(page)) /
-      kPageTokens;
+  const int64_t key_bytes = CodecFor(options.dtypes.key).key_tile_bytes(page);
+  const int64_t page_bytes = key_bytes + CodecFor(options.dtypes.value).value_tile_bytes(page);
+  std::vector<int64_t> only_scored;
+  std::set_difference(candidates_.begin(), candidates_.end(), read_.begin(), read_.end(),
+                      std::back_inserter(only_scored));
   const int64_t keys_read =
       end() - (middle_.count() - static_cast<int64_t>(read_.size())) * kPageTokens;
   counters.keys += end();
   counters.keys_read += keys_read;
-  counters.bytes_read += static_cast<int64_t>(static_cast<double>(keys_read) * key_bytes) +
-                         (prepared_.rows > 0 ? middle_.count() * PageIndex::kCodeBytes : 0) +
-                         nodes_ * index_->node_bytes() +
-                         (signs_ ? middle_.count() * signs_->page_bytes() : 0);
+  const double codes = prepared_.rows > 0 ? options_->summary_ratio : 0.0;  // share that is read
+  counters.bytes_read +=
+      keys_read * page_bytes / kPageTokens + std::ssize(only_scored) * key_bytes +
+      static_cast<int64_t>(codes * static_cast<double>(middle_.count() * PageIndex::kCodeBytes)) +
+      nodes_ * index_->node_bytes() + (signs_ ? middle_.count() * signs_->page_bytes() : 0);
   if (middle_.count() == 0) return;
   counters.rows += static_cast<double>(rows());
   for (int64_t r = 0; r < rows(); ++r) {

@@ -5,7 +5,10 @@
 //   Prepare    the queries' tables
 //   Scan       the always-read keys exactly (part 0); estimates of the mass of all pages of the
 //              middle, by their means and codes (further parts)
-//   Select     which pages are read: those that the index keeps exact, and the chosen ones
+//   Select     which pages are read: those that the index keeps exact, and the chosen ones; or
+//              with oversample first which are candidates
+//   Rescore    the candidates' true masses
+//   SelectRescored  which pages are read
 //   Attend     these pages exactly, the means of all others
 //   Finish     one softmax over everything
 //
@@ -48,6 +51,9 @@ class SparseTile {
   void Scan(int64_t part, FlashScratch& scratch);
 
   void Select();
+  int64_t num_rescores() const;
+  void Rescore(int64_t part, FlashScratch& scratch);
+  void SelectRescored();
 
   int64_t num_attends() const;
   void Attend(int64_t part, FlashScratch& scratch);
@@ -55,7 +61,7 @@ class SparseTile {
   // Writes the tile's outputs and adds to `counters`.
   void Finish(float* out, int64_t out_stride, AttentionCounters& counters);
 
-  // After Select: the keys that are read, ascending.
+  // After SelectRescored: the keys that are read, ascending.
   std::vector<KeyRun> ReadRuns() const;
   // The keys between the sinks and the window.
   KeyRun Middle() const { return {middle_.begin * kPageTokens, middle_.end * kPageTokens}; }
@@ -72,10 +78,12 @@ class SparseTile {
   kernels::SoftmaxState StateOf(int64_t part);
   void AttendAlways(FlashScratch& scratch);
   void ScoreNodes(int64_t first_node, int64_t last_node, FlashScratch& scratch);
+  void ScoreCodesOfLargest(int64_t begin, int64_t end);
   void ScoreExactly(int64_t page, FlashScratch& scratch, float* masses);
   void RankBySigns();
   void SumShares();
-  void ChoosePages();
+  void ChoosePages(int64_t oversample);
+  void FinishSelection();
   float* MassesOf(int64_t row) { return masses_.data() + row * columns_; }
 
   const AttentionInputs* inputs_ = nullptr;
@@ -96,7 +104,8 @@ class SparseTile {
   AlignedVector<float> shares_;   // of all rows' mass, [columns_]
   AlignedVector<float> squares_;  // of these shares, summed over rows, [columns_]
   AlignedVector<float> ranks_;    // by signs_, [columns_]
-  std::vector<int64_t> read_;     // pages of the middle that are read, ascending
+  std::vector<int64_t> candidates_;    // pages with true masses, ascending
+  std::vector<int64_t> read_;          // pages of the middle that are read, ascending
   std::vector<AlignedBuffer> states_;  // part 0: what is always read; then those of Attend
 };
 

@@ -97,6 +97,7 @@ struct AsText {
     return {buffer, std::to_chars(buffer, buffer + sizeof(buffer), number).ptr};
   }
   std::string operator()(std::string_view word) const { return std::string(word); }
+  std::string operator()(bool value) const { return value ? "true" : "false"; }
 };
 
 // Names of log levels, least important first, as LogLevel counts them.

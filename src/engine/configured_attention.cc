@@ -24,11 +24,12 @@ std::string Key(std::string_view name) {
   return std::string(kPrefix) + std::string(name);
 }
 
-// Nothing for what is neither a number nor a word.
+// Nothing for what is neither a number nor a word nor a bool.
 std::optional<SparseValue> ValueOf(const MetadataValue& value) {
   if (const auto* number = std::get_if<int64_t>(&value)) return *number;
   if (const auto* number = std::get_if<double>(&value)) return *number;
   if (const auto* word = std::get_if<std::string_view>(&value)) return *word;
+  if (const auto* truth = std::get_if<bool>(&value)) return *truth;
   return std::nullopt;
 }
 
@@ -50,15 +51,13 @@ Result<SparseOptions> SparseOptionsOf(const WeightSource& source, const EngineOp
   for (const SparseParameter& parameter : SparseParameters()) {
     const MetadataValue* found = metadata.Find(Key(parameter.name));
     if (found == nullptr || options.sparse_given.contains(parameter.name)) continue;
+    if (parameter.name == kUseHca && options.sparse_given.contains(kSummary)) continue;
     const std::optional<SparseValue> value = ValueOf(*found);
     if (value && parameter.set(*value, sparse)) continue;
     return CorruptionError(fmt::format("{}: key {}: expected {}, found {}", metadata.origin(),
                                        Quoted(parameter.name), parameter.expected,
                                        DescribeValue(*found)));
   }
-  LODE_ASSIGN_OR_RETURN(const bool use_hca, metadata.GetBoolOr(Key(kUseHca), true));
-  if (!use_hca && !options.sparse_given.contains(kSummary))
-    sparse.summary = SparseOptions::Summary::kNone;
   return sparse;
 }
 

@@ -39,7 +39,11 @@ TEST(ConfiguredAttentionTest, EveryParameterMayBeConfigured) {
     file.AddInt32("lode.csa_hash_dim", 32);
     file.AddUint32("lode.csa_seed", 7);
     file.AddUint64("lode.hca_window", 2048);
-    file.AddString("lode.hca_summary", "none");
+    file.AddString("lode.hca_summary", "ffn");
+    file.AddUint32("lode.csa_oversample", 4);
+    file.AddFloat32("lode.hca_summary_ratio", 0.25f);
+    file.AddUint32("lode.hca_update_interval", 1000);
+    file.AddBool("lode.use_hca", false);
   });
   const auto sparse = SparseOptionsOf(*source, {});
   ASSERT_TRUE(sparse.ok()) << sparse.status().ToString();
@@ -51,6 +55,9 @@ TEST(ConfiguredAttentionTest, EveryParameterMayBeConfigured) {
   EXPECT_EQ(sparse->seed, 7u);
   EXPECT_EQ(sparse->window, 2048);
   EXPECT_EQ(sparse->summary, SparseOptions::Summary::kNone);
+  EXPECT_EQ(sparse->oversample, 4);
+  EXPECT_EQ(sparse->summary_ratio, 0.25);
+  EXPECT_EQ(sparse->update_interval, 1000);
   const SparseOptions defaults;
   for (const SparseParameter& parameter : SparseParameters()) {
     EXPECT_NE(parameter.get(*sparse), parameter.get(defaults)) << parameter.name;
@@ -118,8 +125,13 @@ TEST(ConfiguredAttentionTest, RefusesWhatItCannotMean) {
   }
   refuses("'hca_summary'", [](GgufWriter& file) { file.AddBool("lode.hca_summary", false); },
           {"mean, ffn or none", "bool false"});
-  refuses("'lode.use_hca'", [](GgufWriter& file) { file.AddString("lode.use_hca", "no"); },
-          {"a bool", "string 'no'"});
+  refuses("'use_hca'", [](GgufWriter& file) { file.AddString("lode.use_hca", "no"); },
+          {"true or false", "string 'no'"});
+  refuses("'csa_oversample'", [](GgufWriter& file) { file.AddUint32("lode.csa_oversample", 0); },
+          {"an integer from 1", "integer 0"});
+  refuses("'hca_summary_ratio'",
+          [](GgufWriter& file) { file.AddFloat32("lode.hca_summary_ratio", 0.0f); },
+          {"a share above 0", "float 0"});
 }
 
 }  // namespace

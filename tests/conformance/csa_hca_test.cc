@@ -103,18 +103,104 @@ TEST(CsaHca, GrowingStepByStepEqualsStartingAnew) {
 TEST(CsaHca, ResultDoesNotDependOnThreads) {
   const Case c = {.length = 900};
   Fixture f(c);
-  std::vector<std::vector<float>> results;
-  for (const int threads : {1, 2, 4}) {
-    const auto attention = CreateCsaHcaAttention({.top_k = 128}, SomeCalibration(c));
-    results.push_back(f.Run(*attention, 800, 100, 100, threads));
-    attention->KeepExact(0, std::vector<TokenRange>{{100, 300}, {401, 401}});
-    for (const int64_t chunk : {1, 100}) {
-      const std::vector<float> exact = f.Run(*attention, 800, 100, chunk, threads);
-      results.back().insert(results.back().end(), exact.begin(), exact.end());
+  for (const SparseOptions& options :
+       {SparseOptions{.top_k = 128}, SparseOptions{.top_k = 128, .oversample = 3},
+        SparseOptions{.top_k = 128, .summary_ratio = 0.4}}) {
+    std::vector<std::vector<float>> results;
+    for (const int threads : {1, 2, 4}) {
+      const auto attention = CreateCsaHcaAttention(options, SomeCalibration(c));
+      results.push_back(f.Run(*attention, 800, 100, 100, threads));
+      attention->KeepExact(0, std::vector<TokenRange>{{100, 300}, {401, 401}});
+      for (const int64_t chunk : {1, 100}) {
+        const std::vector<float> exact = f.Run(*attention, 800, 100, chunk, threads);
+        results.back().insert(results.back().end(), exact.begin(), exact.end());
+      }
+    }
+    EXPECT_EQ(results[0], results[1]);
+    EXPECT_EQ(results[0], results[2]);
+  }
+}
+
+// With every page a candidate, what ranks them does not matter any more.
+TEST(CsaHca, CandidatesAreChosenByTrueScores) {
+  using Scores = SparseOptions::Scores;
+  const Case c = {.length = 2000};
+  Fixture f(c);
+  for (const double max_unread : {0.0, 0.3}) {
+    const auto run = [&](Scores scores, int64_t oversample) {
+      const auto attention = CreateCsaHcaAttention({.top_k = 160,
+                                                    .max_error = 0,
+                                                    .max_unread = max_unread,
+                                                    .oversample = oversample,
+                                                    .window = 64,
+                                                    .scores = scores},
+                                                   SomeCalibration(c));
+      std::vector<float> out = f.Run(*attention, 1990, 10, 1);
+      const std::vector<float> together = f.Run(*attention, 1990, 10, 10);
+      out.insert(out.end(), together.begin(), together.end());
+      return std::pair(out, attention->counters());
+    };
+    const auto [expected, exact] = run(Scores::kExact, 1);
+    for (const Scores scores : {Scores::kCodes, Scores::kMeans, Scores::kHamming}) {
+      const auto [out, counters] = run(scores, 1000);
+      EXPECT_LT(RelativeError(out, expected), 1e-5);
+      EXPECT_EQ(counters.keys_read, exact.keys_read);
+      const auto [estimated, few] = run(scores, 1);
+      EXPECT_GT(RelativeError(estimated, expected), 1e-3) << "a test that cannot fail";
+      EXPECT_GT(counters.bytes_read, few.bytes_read);
     }
   }
-  EXPECT_EQ(results[0], results[1]);
-  EXPECT_EQ(results[0], results[2]);
+}
+
+// Between means alone and all codes; and where keys of a page are equal codes say no more than
+// means.
+TEST(CsaHca, SummaryRatioLeavesCodesAside) {
+  const Case c = {.length = 4000};
+  Fixture f(c);
+  std::vector<std::vector<float>> outputs;
+  std::vector<int64_t> bytes;
+  for (const double ratio : {0.0, 1e-9, 0.5, 1.0}) {
+    SparseOptions options = {.top_k = 96, .max_error = 0, .window = 64};
+    if (ratio > 0.0) options.summary_ratio = ratio;
+    if (ratio == 0.0) options.scores = SparseOptions::Scores::kMeans;
+    const auto attention = CreateCsaHcaAttention(options, SomeCalibration(c));
+    outputs.push_back(f.Run(*attention, 3999, 1, 1));
+    bytes.push_back(attention->counters().bytes_read);
+  }
+  for (size_t i = 1; i < outputs.size(); ++i) {
+    EXPECT_GT(RelativeError(outputs[i], outputs[i - 1]), 1e-3);
+    EXPECT_GE(bytes[i], bytes[i - 1]);
+  }
+  EXPECT_LT(bytes[2], bytes[3]);
+
+  const Case equal = {.length = 2000, .equal_pages = true};
+  Fixture g(equal);
+  for (const double ratio : {1e-9, 0.5, 0.999}) {
+    const auto attention =
+        CreateCsaHcaAttention({.top_k = 96, .max_error = 0, .window = 64, .summary_ratio = ratio},
+                              SomeCalibration(equal));
+    EXPECT_LT(RelativeError(g.Run(*attention, 1990, 10, 10), g.Truth(1990, 10)), kMeanTolerance);
+  }
+}
+
+TEST(CsaHca, TokensLeaveTheWindowTogether) {
+  const Case c = {.length = 1000};
+  Fixture f(c);
+  for (const int64_t interval : {1, 32, 33, 128, 500, 5000}) {
+    for (const int64_t position : {300, 563, 564, 999}) {
+      const SparseOptions options = {
+          .top_k = 64, .max_error = 0, .window = 64, .update_interval = interval};
+      const int64_t left = (position + 1 - 64) / interval * interval;
+      SparseOptions plain = options;
+      plain.update_interval = 1;
+      plain.window = position + 1 - left;
+      const auto run = [&](const SparseOptions& with) {
+        const auto attention = CreateCsaHcaAttention(with, SomeCalibration(c));
+        return f.Run(*attention, position, 1, 1);
+      };
+      EXPECT_EQ(run(options), run(plain)) << interval << " " << position;
+    }
+  }
 }
 
 // What is kept exact is read in addition to the budget, whatever ranks the others; of a border only

@@ -57,14 +57,16 @@ struct SparseOptions {
   int64_t top_k = 256;
   double max_error = 0.025;
   double max_unread = 0.0;
-  // Candidates are the pages that would be chosen, times this: they get their true scores before
-  // the choice is made. 1: no page does.
+  // So many times the pages that estimates would choose are candidates: they get their true scores,
+  // and the choice is made among them. 1: estimates decide.
   int64_t oversample = 1;
   int64_t window = 256;  // newest tokens that are always read
-  // Tokens leave the window so many at a time, in whole pages: it may be longer by as many.
-  int64_t update_interval = 32;
-  // Share of the pages, those of the largest mass by their means, whose keys are ranked by codes;
-  // for index_graph the share of the summaries, those of the largest scores, that a query sees.
+  // Tokens leave the window so many at a time, for csa_hca in whole pages besides: until then it is
+  // longer.
+  int64_t update_interval = 1;
+  // csa_hca: share of the pages whose codes are looked at, those whose means have the largest
+  // scores; the others' masses are those of equal keys. index_graph: share of the summaries, those
+  // of the largest scores, that a query sees.
   double summary_ratio = 1.0;
   // What stands for keys that are not read: their means; for index_graph alone, what text 1 makes
   // of the feed-forward half of a layer (FeedForwardRows); nothing.

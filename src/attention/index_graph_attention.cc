@@ -262,16 +262,18 @@ class IndexGraphAttention final : public Attention {
     return heads;
   }
 
-  // The summaries of largest scores, summary_ratio of them.
+  // The summaries of largest scores, summary_ratio of them (which may have been an f32); all of
+  // them as they are.
   std::vector<const Entry*> Seen(std::span<const Entry> summaries, const float* query) const {
     std::vector<const Entry*> seen;
+    for (const Entry& entry : summaries) seen.push_back(&entry);
+    if (options_.summary_ratio == 1.0) return seen;
     std::vector<double> scores;
     for (const Entry& entry : summaries) {
-      seen.push_back(&entry);
       scores.push_back(std::inner_product(entry.key.begin(), entry.key.end(), query, 0.0));
     }
-    const auto count = static_cast<int64_t>(
-        std::ceil(options_.summary_ratio * static_cast<double>(summaries.size())));
+    const double share = options_.summary_ratio * static_cast<double>(summaries.size());
+    const auto count = static_cast<int64_t>(std::ceil(share * (1.0 - 1e-6)));
     std::partial_sort(seen.begin(), seen.begin() + count, seen.end(),
                       [&](const Entry* a, const Entry* b) {
                         return scores[At(a - summaries.data())] > scores[At(b - summaries.data())];

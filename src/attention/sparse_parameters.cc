@@ -60,11 +60,8 @@ bool SetSeed(const SparseValue& value, SparseOptions& options) {
 
 bool SetUseHca(const SparseValue& value, SparseOptions& options) {
   const bool* use = std::get_if<bool>(&value);
-  if (use == nullptr) return false;
-  using Summary = SparseOptions::Summary;
-  if (!*use) options.summary = Summary::kNone;
-  if (*use && options.summary == Summary::kNone) options.summary = Summary::kMean;
-  return true;
+  if (use != nullptr && !*use) options.summary = SparseOptions::Summary::kNone;
+  return use != nullptr;
 }
 
 bool SetSummary(const SparseValue& value, SparseOptions& options) {
@@ -97,7 +94,7 @@ constexpr SparseParameter kParameters[] = {
        return SetShare(value, options.max_unread);
      }},
     {"csa_oversample", "N", "an integer from 1 to 2^40",
-     "give N times as many pages as are read their true scores, and read the best of these; 1: "
+     "give N times as many pages as would be read their true scores, and choose among these; 1: "
      "estimates decide.",
      [](const SparseOptions& options) -> SparseValue { return options.oversample; },
      [](const SparseValue& value, SparseOptions& options) {
@@ -132,7 +129,7 @@ constexpr SparseParameter kParameters[] = {
      },
      SetSummary, true},
     {"hca_summary_ratio", "X", "a share above 0 and up to 1",
-     "look at the codes of this share of the pages only, those of the largest mass by their means "
+     "look at the codes of this share of the pages only, those whose means have the largest scores "
      "(index_graph: see this share of the summaries).",
      [](const SparseOptions& options) -> SparseValue { return options.summary_ratio; },
      [](const SparseValue& value, SparseOptions& options) {
@@ -149,7 +146,8 @@ constexpr SparseParameter kParameters[] = {
        return SetTokens(value, 1, options.update_interval);
      },
      true},
-    {"use_hca", "BOOL", "true or false", "false: as --hca-summary none.",
+    {"use_hca", "BOOL", "true or false",
+     "false: no summaries, as with --hca-summary none (the later of the two wins).",
      [](const SparseOptions& options) -> SparseValue {
        return options.summary != SparseOptions::Summary::kNone;
      },

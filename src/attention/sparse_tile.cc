@@ -8,6 +8,7 @@
 #include <iterator>
 #include <limits>
 #include <numbers>
+#include <numeric>
 #include <span>
 
 #include "attention/kv_chunk.h"
@@ -80,6 +81,7 @@ void SparseTile::Begin(const AttentionInputs& inputs, const KvCache& cache,
   queries_ =
       ScaleQueries(inputs, shape, tile, inputs.scale * std::numbers::log2e_v<float>, query_buffer_);
   masses_.resize(static_cast<size_t>(rows() * columns_));
+  scanned_.assign(static_cast<size_t>(num_scans()), 0);
   candidates_.clear();
   read_.clear();
   states_.resize(std::max<size_t>(states_.size(), 1));
@@ -136,20 +138,24 @@ void SparseTile::ScoreNodes(int64_t first_node, int64_t last_node, FlashScratch&
     }
   } else if (options_->scores == Scores::kExact) {
     for (int64_t page = begin; page < end; ++page) ScoreExactly(page, scratch, MassesOf(0) + page);
-  } else if (options_->summary_ratio < 1.0) {
-    ScoreCodesOfLargest(begin, end);
   } else {
-    kernels::AddPageMasses(index_->Codes(begin, end), prepared_.Tables(), MassesOf(0) + begin,
-                           columns_);
+    int64_t& scanned = scanned_[static_cast<size_t>(first_node / kScanNodes)];
+    if (options_->summary_ratio < 1.0) {
+      scanned = ScoreCodesOfLargest(begin, end);
+    } else {
+      scanned = end - begin;
+      kernels::AddPageMasses(index_->Codes(begin, end), prepared_.Tables(), MassesOf(0) + begin,
+                             columns_);
+    }
   }
 }
 
 // Of pages whose masses are scores of their means, summary_ratio of them get masses by codes: the
 // groups of pages one of which comes nearest to the largest score of some row. The others get those
 // of equal keys.
-void SparseTile::ScoreCodesOfLargest(int64_t begin, int64_t end) {
+int64_t SparseTile::ScoreCodesOfLargest(int64_t begin, int64_t end) {
   const int64_t num_groups = Parts(end - begin, kGroupPages);
-  if (num_groups <= 0) return;
+  if (num_groups <= 0) return 0;
   std::vector<float> ranks(static_cast<size_t>(num_groups), -kInfinity);
   for (int64_t r = 0; r < rows(); ++r) {
     const float* row = MassesOf(r);
@@ -160,27 +166,33 @@ void SparseTile::ScoreCodesOfLargest(int64_t begin, int64_t end) {
       for (int64_t page = first; page < last; ++page) rank = std::max(rank, row[page] - largest);
     }
   }
-  std::vector<float> sorted = ranks;
-  const auto others =
-      static_cast<int64_t>(static_cast<double>(num_groups) * (1.0 - options_->summary_ratio));
-  std::nth_element(sorted.begin(), sorted.begin() + others, sorted.end());
-  const auto is_large = [&](int64_t group) {
-    return ranks[static_cast<size_t>(group)] >= sorted[static_cast<size_t>(others)];
-  };
-  for (int64_t group = 0; group < num_groups;) {
-    const int64_t first = begin + group * kGroupPages;
-    const bool large = is_large(group);
-    while (group < num_groups && is_large(group) == large) ++group;
-    const int64_t last = std::min(begin + group * kGroupPages, end);
-    if (large) {
-      kernels::AddPageMasses(index_->Codes(first, last), prepared_.Tables(), MassesOf(0) + first,
-                             columns_);
-      continue;
-    }
+  std::vector<int64_t> groups(static_cast<size_t>(num_groups));
+  std::iota(groups.begin(), groups.end(), 0);
+  const auto num_large =
+      std::max<int64_t>(1, std::llround(options_->summary_ratio * static_cast<double>(num_groups)));
+  const auto others = groups.begin() + num_large;
+  std::nth_element(groups.begin(), others, groups.end(), [&](int64_t a, int64_t b) {
+    const float rank_a = ranks[static_cast<size_t>(a)], rank_b = ranks[static_cast<size_t>(b)];
+    return rank_a != rank_b ? rank_a > rank_b : a < b;
+  });
+  std::sort(groups.begin(), others);
+  int64_t scanned = 0;
+  for (auto group = groups.begin(); group != others;) {  // neighbours in one call
+    const int64_t first = begin + *group * kGroupPages;
+    int64_t last = first;
+    for (; group != others && begin + *group * kGroupPages == last; ++group) last += kGroupPages;
+    last = std::min(last, end);
+    kernels::AddPageMasses(index_->Codes(first, last), prepared_.Tables(), MassesOf(0) + first,
+                           columns_);
+    scanned += last - first;
+  }
+  for (auto group = others; group != groups.end(); ++group) {
+    const int64_t first = begin + *group * kGroupPages, last = std::min(first + kGroupPages, end);
     for (int64_t r = 0; r < rows(); ++r) {
       for (int64_t page = first; page < last; ++page) MassesOf(r)[page] += kLog2PageTokens;
     }
   }
+  return scanned;
 }
 
 // masses[row * columns_] = log2 of the true mass of a page.
@@ -204,7 +216,7 @@ void SparseTile::Select() {
   if (nodes_ == 0) return;
   SumShares();
   if (signs_ != nullptr) RankBySigns();
-  ChoosePages(options_->oversample);
+  ChoosePages(signs_ != nullptr ? ranks_ : squares_, signs_ != nullptr, options_->oversample);
   if (options_->oversample == 1) {
     FinishSelection();
   } else {
@@ -229,14 +241,12 @@ void SparseTile::Rescore(int64_t part, FlashScratch& scratch) {
 void SparseTile::SelectRescored() {
   if (nodes_ == 0 || options_->oversample == 1) return;
   SumShares();
-  if (signs_ != nullptr) {  // these name the candidates, and no longer rank them
-    std::fill(ranks_.begin(), ranks_.end(), 0.0f);
-    for (const int64_t page : candidates_) {
-      ranks_[static_cast<size_t>(page)] = squares_[static_cast<size_t>(page)];
-    }
+  ranks_.assign(static_cast<size_t>(columns_), 0.0f);
+  for (const int64_t page : candidates_) {
+    ranks_[static_cast<size_t>(page)] = squares_[static_cast<size_t>(page)];
   }
   read_.clear();
-  ChoosePages(1);
+  ChoosePages(ranks_, true, 1);
   FinishSelection();
 }
 
@@ -274,12 +284,12 @@ void SparseTile::RankBySigns() {
 }
 
 // Sets read_ to the pages of largest rank among those that are not kept exact: as many as top_k
-// keys have and as have a larger share than max_error allows, times `oversample`, and until the
-// rest's share of the mass of all rows is max_unread. Rank is the sum of squared shares: a
-// summary's error grows with its page's share, and errors of different pages add up as squares.
-// With signs_ rank is what these say, and a page that they do not name is never read.
-void SparseTile::ChoosePages(int64_t oversample) {
-  const AlignedVector<float>& ranks = signs_ != nullptr ? ranks_ : squares_;
+// keys have, as have a larger share than max_error allows, and until the rest's share of the mass
+// of all rows is max_unread; all that times `oversample`. With only_ranked a page of rank 0 is
+// never one. Rank is the sum of squared shares, as a summary's error grows with its page's share,
+// and errors of different pages add up as squares; or what signs_ say.
+void SparseTile::ChoosePages(const AlignedVector<float>& ranks, bool only_ranked,
+                             int64_t oversample) {
   const auto rank = [&](int64_t page) { return ranks[static_cast<size_t>(page)]; };
   const auto larger = [&](int64_t a, int64_t b) {
     return rank(a) != rank(b) ? rank(a) > rank(b) : a > b;
@@ -305,7 +315,6 @@ void SparseTile::ChoosePages(int64_t oversample) {
     large += squares_[static_cast<size_t>(page)] > min_square ? 1 : 0;
   });
   int64_t wanted = std::max(Parts(options_->top_k, kPageTokens), large);
-  wanted = std::min(wanted * std::min(oversample, middle_.count()), middle_.count());
   // Ordering all pages of a long context would take longer than reading the chosen ones. With a
   // limit for what stays unread, those below the cutoff hold less than an eighth of that.
   const double allowed = options_->max_unread * num_rows;
@@ -314,8 +323,8 @@ void SparseTile::ChoosePages(int64_t oversample) {
     const double share = allowed / (8.0 * num_pages);
     cutoff = static_cast<float>(std::min<double>(min_square, share * share / num_rows));
   }
-  if (wanted > large) cutoff = -1.0f;
-  if (signs_ != nullptr) cutoff = 0.0f;
+  if (wanted > large || oversample > 1) cutoff = -1.0f;
+  if (only_ranked) cutoff = 0.0f;
   for_others([&](int64_t page) {
     if (rank(page) > cutoff) read_.push_back(page);
   });
@@ -327,7 +336,9 @@ void SparseTile::ChoosePages(int64_t oversample) {
       unread -= shares_[static_cast<size_t>(read_[static_cast<size_t>(count++)])];
     }
     wanted = count;
-  } else if (wanted < std::ssize(read_)) {
+  }
+  wanted = std::min(wanted * std::min(oversample, middle_.count()), std::ssize(read_));
+  if (allowed == 0.0 && wanted < std::ssize(read_)) {
     std::partial_sort(read_.begin(), read_.begin() + wanted, read_.end(), larger);
   }
   read_.resize(static_cast<size_t>(wanted));
@@ -411,11 +422,11 @@ void SparseTile::Finish(float* out, int64_t out_stride, AttentionCounters& count
       end() - (middle_.count() - static_cast<int64_t>(read_.size())) * kPageTokens;
   counters.keys += end();
   counters.keys_read += keys_read;
-  const double codes = prepared_.rows > 0 ? options_->summary_ratio : 0.0;  // share that is read
-  counters.bytes_read +=
-      keys_read * page_bytes / kPageTokens + std::ssize(only_scored) * key_bytes +
-      static_cast<int64_t>(codes * static_cast<double>(middle_.count() * PageIndex::kCodeBytes)) +
-      nodes_ * index_->node_bytes() + (signs_ ? middle_.count() * signs_->page_bytes() : 0);
+  const int64_t scanned = std::accumulate(scanned_.begin(), scanned_.end(), int64_t{0});
+  counters.bytes_read += keys_read * page_bytes / kPageTokens +
+                         std::ssize(only_scored) * key_bytes + scanned * PageIndex::kCodeBytes +
+                         nodes_ * index_->node_bytes() +
+                         (signs_ ? middle_.count() * signs_->page_bytes() : 0);
   if (middle_.count() == 0) return;
   counters.rows += static_cast<double>(rows());
   for (int64_t r = 0; r < rows(); ++r) {

@@ -78,11 +78,12 @@ class SparseTile {
   kernels::SoftmaxState StateOf(int64_t part);
   void AttendAlways(FlashScratch& scratch);
   void ScoreNodes(int64_t first_node, int64_t last_node, FlashScratch& scratch);
-  void ScoreCodesOfLargest(int64_t begin, int64_t end);
+  // Returns the number of pages whose codes were looked at.
+  int64_t ScoreCodesOfLargest(int64_t begin, int64_t end);
   void ScoreExactly(int64_t page, FlashScratch& scratch, float* masses);
   void RankBySigns();
   void SumShares();
-  void ChoosePages(int64_t oversample);
+  void ChoosePages(const AlignedVector<float>& ranks, bool only_ranked, int64_t oversample);
   void FinishSelection();
   float* MassesOf(int64_t row) { return masses_.data() + row * columns_; }
 
@@ -100,10 +101,11 @@ class SparseTile {
   AlignedBuffer query_buffer_;
   const float* queries_ = nullptr;  // [rows][head_dim], times scale * log2(e)
   PreparedQueries prepared_;
+  std::vector<int64_t> scanned_;  // pages whose codes were looked at, per part of Scan
   AlignedVector<float> masses_;   // log2 of a page's mass, [rows][columns_]; -inf: read or no page
   AlignedVector<float> shares_;   // of all rows' mass, [columns_]
   AlignedVector<float> squares_;  // of these shares, summed over rows, [columns_]
-  AlignedVector<float> ranks_;    // by signs_, [columns_]
+  AlignedVector<float> ranks_;    // by signs_, or of candidates; 0: never read, [columns_]
   std::vector<int64_t> candidates_;    // pages with true masses, ascending
   std::vector<int64_t> read_;          // pages of the middle that are read, ascending
   std::vector<AlignedBuffer> states_;  // part 0: what is always read; then those of Attend

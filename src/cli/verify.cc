@@ -40,7 +40,7 @@ auto WithProgress(Console& console, const char* label, const Measure& measure) {
   return result;
 }
 
-// Last of its group: it leaves only the beginning of the prompt in the cache.
+// Behind what needs the prompt: it leaves only its beginning in the cache.
 Status CheckSentences(Console& console, Engine& engine, const VerifyOptions& options,
                       std::span<const TokenId> tokens, VerifyReport& report) {
   const bool calibrated = std::ranges::any_of(options.attentions, NeedsCalibration);
@@ -58,14 +58,19 @@ Status CheckSentences(Console& console, Engine& engine, const VerifyOptions& opt
   return OkStatus();
 }
 
-// Like CheckSentences, it leaves nothing of the prompt in the cache.
-Status CheckSummaries(Console& console, Engine& engine, const VerifyOptions& options,
-                      const SentenceEmbedder& embedder, std::span<const TokenId> tokens,
-                      VerifyReport& report) {
+SummaryTextOptions SummaryOptionsFor(const Engine& engine, const VerifyOptions& options) {
   SummaryTextOptions summaries;
   summaries.attentions = options.attentions;
   const auto chat_template = engine.chat_template();
   if (!options.no_chat && chat_template.ok()) summaries.chat_template = *chat_template;
+  return summaries;
+}
+
+// Last of its group: it leaves nothing of the prompt in the cache.
+Status CheckSummaries(Console& console, Engine& engine, const VerifyOptions& options,
+                      const SentenceEmbedder& embedder, std::span<const TokenId> tokens,
+                      VerifyReport& report) {
+  SummaryTextOptions summaries = SummaryOptionsFor(engine, options);
   LODE_ASSIGN_OR_RETURN(report.summaries,
                         WithProgress(console, "summaries", [&](ProgressCallback on_progress) {
                           summaries.on_progress = std::move(on_progress);
@@ -88,6 +93,10 @@ Status CheckAttentions(Console& console, Engine& engine, const VerifyOptions& op
   const Status valid = CheckFidelityOptions(tokens, fidelity);
   if (!valid.ok()) {
     return WithHint(valid, "-c sets the context, --steps how much of it is decoded");
+  }
+  if (embedder != nullptr) {
+    LODE_RETURN_IF_ERROR(CheckSummaryTextOptions(engine, tokens, SummaryOptionsFor(engine, options))
+                             .WithContext("--sentence-embeddings"));
   }
   LODE_ASSIGN_OR_RETURN(report.memory,
                         WithProgress(console, "memory", [&](ProgressCallback on_progress) {

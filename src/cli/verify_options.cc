@@ -42,8 +42,10 @@ void VerifyOptions::AddTo(Args& args) {
   args.Text("--sentence-embeddings", "PATH", &sentence_embeddings,
             "The folder of an installed sentence-embedding model (the Python package wordllama): "
             "also compare passages with what the model repeats of them, from their summaries "
-            "alone too.");
+            "alone too. It takes a text of 6,144 tokens and a context of 1,024.");
   args.Flag("--json", &as_json, "Print JSON.");
+  args.Flag("--no-chat", &no_chat,
+            "Passages and questions are asked as plain text, whether there is a chat template.");
   args.Group("Questions instead of next tokens");
   args.Text("--tasks", "NAME,...", &task_names,
             "Ask for what was hidden in the text (or in noise, without one): niah_single_1, "
@@ -51,7 +53,6 @@ void VerifyOptions::AddTo(Args& args) {
             "niah_multivalue, niah_multiquery, vt, cwe, or all.");
   args.Int("--samples", "N", &samples, {.min = 1, .max = 10'000}, "Prompts per task.");
   args.Int("--seed", "N", &seed, {.min = 0}, "Of the first prompt of each task.");
-  args.Flag("--no-chat", &no_chat, "Prompts are plain text, whether there is a chat template.");
 }
 
 Status VerifyOptions::Resolve() {

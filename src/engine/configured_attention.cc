@@ -50,7 +50,13 @@ Result<SparseOptions> SparseOptionsOf(const WeightSource& source, const EngineOp
   SparseOptions sparse = options.sparse;
   for (const SparseParameter& parameter : SparseParameters()) {
     const MetadataValue* found = metadata.Find(Key(parameter.name));
-    if (found == nullptr || options.sparse_given.contains(parameter.name)) continue;
+    if (options.sparse_given.contains(parameter.name)) {
+      // Again, as use_hca and hca_summary set the same option: a flag for one wins over the other
+      // in the configuration.
+      parameter.set(parameter.get(options.sparse), sparse);
+      continue;
+    }
+    if (found == nullptr) continue;
     if (parameter.name == kUseHca && options.sparse_given.contains(kSummary)) continue;
     const std::optional<SparseValue> value = ValueOf(*found);
     if (value && parameter.set(*value, sparse)) continue;

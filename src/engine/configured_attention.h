@@ -19,8 +19,8 @@ namespace lode {
 Result<std::string> AttentionOf(const WeightSource& source, const EngineOptions& options);
 
 // options.sparse, with the values of the configuration for all SparseParameters that are not in
-// options.sparse_given; `use_hca` false says hca_summary "none". Corruption names the file, the
-// key, what was expected and what was found.
+// options.sparse_given, where use_hca and hca_summary are one: a flag for either wins. Corruption
+// names the file, the key, what was expected and what was found.
 Result<SparseOptions> SparseOptionsOf(const WeightSource& source, const EngineOptions& options);
 
 // A line in the log for every csa_ and hca_ key that is no parameter.

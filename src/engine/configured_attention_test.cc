@@ -84,6 +84,24 @@ TEST(ConfiguredAttentionTest, OptionsThatWereGivenWin) {
   EXPECT_EQ(sparse->summary, SparseOptions::Summary::kMean);
 }
 
+TEST(ConfiguredAttentionTest, TheFlagUseHcaWinsOverAConfiguredSummary) {
+  using Summary = SparseOptions::Summary;
+  const auto source = Source([](GgufWriter& file) { file.AddString("lode.hca_summary", "ffn"); });
+  EngineOptions options;
+  options.sparse_given = {"use_hca"};
+  EXPECT_EQ(SparseOptionsOf(*source, options)->summary, Summary::kFeedForward);
+  options.sparse.summary = Summary::kNone;
+  EXPECT_EQ(SparseOptionsOf(*source, options)->summary, Summary::kNone);
+}
+
+TEST(ConfiguredAttentionTest, UseHcaTrueLeavesAConfiguredSummary) {
+  const auto source = Source([](GgufWriter& file) {
+    file.AddString("lode.hca_summary", "none");
+    file.AddBool("lode.use_hca", true);
+  });
+  EXPECT_EQ(SparseOptionsOf(*source, {})->summary, SparseOptions::Summary::kNone);
+}
+
 TEST(ConfiguredAttentionTest, UseHcaFalseTurnsSummariesOff) {
   for (const bool use : {false, true}) {
     const auto source = Source([&](GgufWriter& file) { file.AddBool("lode.use_hca", use); });

@@ -94,7 +94,9 @@ Result<Answer> AnswerFromSummaries(Engine& engine, const DocumentPrompt& prompt,
       LODE_ASSIGN_OR_RETURN(
           auto summaries,
           engine.MakeAttention(fmt::format("csa_hca:csa_index=codes:csa_top_k=0:csa_max_error=0:"
-                                           "csa_max_unread=0:hca_summary=mean:hca_window={}",
+                                           "csa_max_unread=0:csa_oversample=1:hca_summary=mean:"
+                                           "hca_summary_ratio=1:hca_update_interval=1:"
+                                           "hca_window={}",
                                            window)));
       const ScopedAttention in_use(engine, std::move(summaries));
       LODE_RETURN_IF_ERROR(progress.Append(engine, {&token, 1}));

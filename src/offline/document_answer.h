@@ -46,8 +46,9 @@ Result<Answer> AnswerDocument(Engine& engine, const std::string& attention,
                               const DocumentPrompt& prompt, int64_t answer_tokens,
                               Progress& progress);
 
-// The same by csa_hca that reads nothing of the document but its first page: every other page of it
-// is its summary. Question and answer are read exactly. An index is made for every token.
+// The same by csa_hca, whatever the engine's options, that reads nothing of the first
+// context_tokens but their first page: every other page is its summary. What comes behind, up to 31
+// tokens of the document among it, is read exactly. An index is made for every token.
 Result<Answer> AnswerFromSummaries(Engine& engine, const DocumentPrompt& prompt,
                                    int64_t answer_tokens, Progress& progress);
 

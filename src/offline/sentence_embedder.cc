@@ -85,6 +85,12 @@ Result<std::unique_ptr<SentenceEmbedder>> SentenceEmbedder::Open(const std::stri
   embedder->vectors_.resize(static_cast<size_t>(elements));
   kernels::Dequantize(*type, file.bytes().data() + tensor.begin, elements,
                       embedder->vectors_.data());
+  for (int64_t i = 0; i < elements; ++i) {
+    if (std::isfinite(embedder->vectors_[static_cast<size_t>(i)])) continue;
+    return CorruptionError(fmt::format("{}: tensor {}: row {}: expected finite numbers, found {}",
+                                       path, tensor.name, i / embedder->dim_,
+                                       embedder->vectors_[static_cast<size_t>(i)]));
+  }
   return embedder;
 }
 

@@ -19,18 +19,25 @@ constexpr char kIntroduction[] =
     "sentence, for you will be asked to write it down again. The passage:\n\n";
 constexpr char kQuestion[] = "\n\nRepeat the passage above word for word.";
 
-using Vectors = std::vector<std::vector<float>>;
+// Tokens of instructions and a chat template, about.
+constexpr int64_t kPromptTokens = 128;
 
-// answers[i] should be beginnings[i].
-void Compare(const SentenceEmbedder& embedder, const Vectors& beginnings, SummaryTextRow& row) {
+}  // namespace
+
+void CompareTexts(const SentenceEmbedder& embedder, std::span<const std::string> beginnings,
+                  SummaryTextRow& row) {
+  std::vector<std::vector<float>> vectors;
+  for (const std::string& beginning : beginnings) vectors.push_back(embedder.Embed(beginning));
   const auto count = static_cast<double>(beginnings.size());
-  for (size_t i = 0; i < beginnings.size(); ++i) {
+  row.own = row.others = 0.0;
+  row.nearest = 0;
+  for (size_t i = 0; i < vectors.size(); ++i) {
     const std::vector<float> answer = embedder.Embed(row.answers[i]);
-    const double own = Cosine(answer, beginnings[i]);
+    const double own = Cosine(answer, vectors[i]);
     bool nearest = true;
-    for (size_t j = 0; j < beginnings.size(); ++j) {
+    for (size_t j = 0; j < vectors.size(); ++j) {
       if (j == i) continue;
-      const double other = Cosine(answer, beginnings[j]);
+      const double other = Cosine(answer, vectors[j]);
       row.others += other / (count * (count - 1.0));
       nearest = nearest && own > other;
     }
@@ -39,18 +46,26 @@ void Compare(const SentenceEmbedder& embedder, const Vectors& beginnings, Summar
   }
 }
 
-}  // namespace
+Status CheckSummaryTextOptions(const Engine& engine, std::span<const TokenId> text,
+                               const SummaryTextOptions& options) {
+  const int64_t text_tokens = options.passages * options.passage_tokens;
+  const int64_t context = options.passage_tokens + options.answer_tokens + kPromptTokens;
+  if (options.passages >= 2 && options.passage_tokens >= 1 && options.answer_tokens >= 1 &&
+      std::ssize(text) >= text_tokens && engine.options().context_len >= context) {
+    return OkStatus();
+  }
+  return InvalidArgumentError(fmt::format(
+      "summary texts: expected at least 2 passages, a text of {} tokens for {} of {}, and a "
+      "context of {}, found a text of {} and a context of {}",
+      text_tokens, options.passages, options.passage_tokens, context, text.size(),
+      engine.options().context_len));
+}
 
 Result<SummaryTextReport> TellSummaries(Engine& engine, std::span<const TokenId> text,
                                         const SentenceEmbedder& embedder,
                                         const SummaryTextOptions& options) {
-  const int64_t stride = std::ssize(text) / std::max<int64_t>(options.passages, 1);
-  if (options.passages < 2 || options.passage_tokens < 1 || stride < options.passage_tokens) {
-    return InvalidArgumentError(fmt::format(
-        "summary texts: expected at least 2 passages and a text as long as all of them, found {} "
-        "of {} tokens and a text of {}",
-        options.passages, options.passage_tokens, text.size()));
-  }
+  LODE_RETURN_IF_ERROR(CheckSummaryTextOptions(engine, text, options));
+  const int64_t stride = std::ssize(text) / options.passages;
   SummaryTextReport report;
   report.passage_tokens = options.passage_tokens;
   report.answer_tokens = options.answer_tokens;
@@ -66,7 +81,7 @@ Result<SummaryTextReport> TellSummaries(Engine& engine, std::span<const TokenId>
   const auto decode = [&](const std::vector<TokenId>& tokens) {
     return ReplaceIllFormed(engine.tokenizer().Decode(tokens));
   };
-  Vectors vectors;
+  std::vector<std::vector<float>> vectors;
   for (int64_t i = 0; i < options.passages; ++i) {
     const auto first = text.begin() + i * stride;
     const std::string passage = decode({first, first + options.passage_tokens});
@@ -91,7 +106,7 @@ Result<SummaryTextReport> TellSummaries(Engine& engine, std::span<const TokenId>
     for (size_t j = 0; j < i; ++j)
       report.beginnings_cosine += Cosine(vectors[i], vectors[j]) / pairs;
   }
-  for (SummaryTextRow& row : report.rows) Compare(embedder, vectors, row);
+  for (SummaryTextRow& row : report.rows) CompareTexts(embedder, report.beginnings, row);
   return report;
 }
 

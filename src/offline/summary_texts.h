@@ -53,9 +53,18 @@ struct SummaryTextReport {
   std::vector<SummaryTextRow> rows;     // exact attention, those asked for, summaries alone
 };
 
-// Leaves a passage in the engine's cache. InvalidArgument: fewer than 2 passages, or a text that is
-// too short for them; ResourceExhausted: a context that is too short. Cost per passage: its
-// prefill, and for each row the question and answer.
+// Sets the figures of a row from its answers, each of which should be one of `beginnings`, at least
+// two.
+void CompareTexts(const SentenceEmbedder& embedder, std::span<const std::string> beginnings,
+                  SummaryTextRow& row);
+
+// InvalidArgument: fewer than 2 passages, a text that is too short for them, or a context that is
+// too short for one with its question and answer.
+Status CheckSummaryTextOptions(const Engine& engine, std::span<const TokenId> text,
+                               const SummaryTextOptions& options);
+
+// Leaves a passage in the engine's cache. Errors: those of the check and of Progress::Append. Cost
+// per passage: its prefill, and for each row the question and answer.
 Result<SummaryTextReport> TellSummaries(Engine& engine, std::span<const TokenId> text,
                                         const SentenceEmbedder& embedder,
                                         const SummaryTextOptions& options);

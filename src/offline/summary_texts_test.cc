@@ -93,6 +93,28 @@ TEST(CosineTest, IsThatOfTheAngle) {
   EXPECT_EQ(Cosine(a, zero), 0.0);
 }
 
+TEST_F(SentenceEmbedderTest, ComparesAnswersWithTheirOwnTextAndTheOthers) {
+  const auto embedder = SentenceEmbedder::Open(folder_).value();
+  // " b" is (0, 2) and (0, 6): along the second axis. "\xe2\x96\x81" "c" has (0, 2) and (1, 1).
+  const std::vector<std::string> beginnings = {"b", "bbb", "a"};
+  const auto vector = [&](const std::string& text) { return embedder->Embed(text); };
+  const double ba = Cosine(vector("b"), vector("a"));
+  ASSERT_LT(ba, 0.9);
+  SummaryTextRow row = {.attention = "", .answers = {"b", "a", "a"}};
+  CompareTexts(*embedder, beginnings, row);
+  EXPECT_NEAR(row.own, (1 + ba + 1) / 3, 1e-6);
+  EXPECT_NEAR(row.others, ((1 + ba) + (1 + ba) + (ba + ba)) / 6, 1e-6);
+  // "b" is as near to "bbb"; the second answer is the third text.
+  EXPECT_EQ(row.nearest, 1);
+}
+
+TEST_F(SentenceEmbedderTest, RefusesNumbersThatAreNotFinite) {
+  WriteMatrix("weights/tiny.safetensors", {{0, 0}, {0, NAN}, {4, 8}});
+  const Status status = SentenceEmbedder::Open(folder_).status();
+  EXPECT_EQ(status.code(), StatusCode::kCorruption);
+  EXPECT_THAT(status.ToString(), HasSubstr("row 1"));
+}
+
 // A random model repeats nothing; what is compared with what can be tested all the same.
 class SummaryTextsTest : public SentenceEmbedderTest {
  protected:
@@ -103,6 +125,7 @@ class SummaryTextsTest : public SentenceEmbedderTest {
     embedder_ = std::move(*embedder);
     EngineOptions options;
     options.model_path = "tests/data/tiny-qwen2";
+    options.sparse = {.top_k = 96, .oversample = 2, .update_interval = 500, .summary_ratio = 0.5};
     auto engine = Engine::Load(options);
     ASSERT_TRUE(engine.ok()) << engine.status().ToString();
     engine_ = std::move(*engine);
@@ -118,7 +141,8 @@ class SummaryTextsTest : public SentenceEmbedderTest {
 
 TEST_F(SummaryTextsTest, EqualAnswersHaveEqualCosines) {
   SummaryTextOptions options;
-  options.attentions = {kExactAttention, "csa_hca:csa_top_k=0:csa_max_error=0:hca_window=32"};
+  options.attentions = {kExactAttention,
+                        "csa_hca:csa_top_k=0:csa_max_error=0:hca_window=32:hca_update_interval=1"};
   options.passages = 3;
   options.passage_tokens = 160;
   options.answer_tokens = 12;
@@ -144,6 +168,8 @@ TEST_F(SummaryTextsTest, Refuses) {
   };
   EXPECT_EQ(code({.passages = 1}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code({.passage_tokens = 1'000'000}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.passage_tokens = 64, .answer_tokens = 0}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.passage_tokens = 64, .answer_tokens = 1'000'000}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code({.attentions = {"fast"}, .passage_tokens = 64}), StatusCode::kInvalidArgument);
   SummaryTextOptions stopped = {.passage_tokens = 64};
   stopped.on_progress = [](int64_t, int64_t) { return false; };
@@ -171,9 +197,11 @@ TEST_F(SummaryTextsTest, SummariesAloneAreThoseOfTheDocument) {
     return logits(AnswerDocument(*engine_, attention, *prompt, 1, progress));
   };
   const auto alone = logits(AnswerFromSummaries(*engine_, *prompt, 1, progress));
-  EXPECT_THAT(alone, testing::Pointwise(testing::FloatNear(1e-4f),
-                                        document("csa_hca:csa_top_k=0:csa_max_error=0:"
-                                                 "csa_max_unread=0:hca_window=1")));
+  EXPECT_THAT(alone,
+              testing::Pointwise(
+                  testing::FloatNear(1e-4f),
+                  document("csa_hca:csa_top_k=0:csa_max_error=0:csa_max_unread=0:csa_oversample=1:"
+                           "hca_summary_ratio=1:hca_update_interval=1:hca_window=1")));
   EXPECT_THAT(alone, testing::Not(
                          testing::Pointwise(testing::FloatNear(1e-4f), document(kExactAttention))));
 }

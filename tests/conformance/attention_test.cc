@@ -477,8 +477,10 @@ TEST(AttentionRegistry, NamesMayCarryParameters) {
   } refused[] = {
       {"csa_hca:", "csa_hca: expected NAME=VALUE"},
       {"csa_hca:csa_top_k=1:", "csa_hca: expected NAME=VALUE"},
-      {"index_graph:csa_top_k=1", "csa_hash_dim, csa_seed, hca_window, hca_summary, found"},
-      {"csa_hca:csa_topk=1", "csa_max_error, csa_max_unread, csa_index"},
+      {"index_graph:csa_top_k=1",
+       "csa_hash_dim, csa_seed, hca_window, hca_summary, hca_summary_ratio, hca_update_interval, "
+       "use_hca, found"},
+      {"csa_hca:csa_topk=1", "csa_max_error, csa_max_unread, csa_oversample, csa_index"},
       {"csa_hca:csa_top_k", "found 'csa_top_k'"},
       {"csa_hca:csa_top_k=-1", "csa_top_k: expected an integer from 0 to 2^40, found"},
       {"csa_hca:csa_max_unread=nan", "csa_max_unread: expected a share from 0 to 1"},

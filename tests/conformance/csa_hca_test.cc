@@ -175,11 +175,40 @@ TEST(CsaHca, SummaryRatioLeavesCodesAside) {
 
   const Case equal = {.length = 2000, .equal_pages = true};
   Fixture g(equal);
-  for (const double ratio : {1e-9, 0.5, 0.999}) {
+  for (const double ratio : {1e-20, 0.5, 0.999}) {
     const auto attention =
         CreateCsaHcaAttention({.top_k = 96, .max_error = 0, .window = 64, .summary_ratio = ratio},
                               SomeCalibration(equal));
     EXPECT_LT(RelativeError(g.Run(*attention, 1990, 10, 10), g.Truth(1990, 10)), kMeanTolerance);
+  }
+}
+
+// Of the twice as many pages that get true scores; no other page is read, however many are asked
+// for.
+TEST(CsaHca, ThereAreAsManyCandidatesAsAskedFor) {
+  using Scores = SparseOptions::Scores;
+  const Case c = {.length = 4000};
+  Fixture f(c);
+  constexpr int64_t kKeyBytes = kPageTokens * 64 * 2;
+  for (const Scores scores : {Scores::kCodes, Scores::kMeans, Scores::kHamming}) {
+    const auto run = [&](int64_t top_k, double max_unread, int64_t oversample) {
+      const auto attention = CreateCsaHcaAttention({.top_k = top_k,
+                                                    .max_error = 0,
+                                                    .max_unread = max_unread,
+                                                    .oversample = oversample,
+                                                    .window = 64,
+                                                    .scores = scores},
+                                                   SomeCalibration(c));
+      f.Run(*attention, 3999, 1, 1);
+      return attention->counters();
+    };
+    const AttentionCounters once = run(320, 0, 1), twice = run(320, 0, 2);
+    EXPECT_EQ(twice.keys_read, once.keys_read);
+    EXPECT_EQ(twice.bytes_read - once.bytes_read, 2 * 10 * kKeyBytes);  // of two KV heads
+    // A limit for what is left unread makes candidates too.
+    const AttentionCounters limited = run(0, 0.5, 1), more = run(0, 0.5, 3);
+    EXPECT_GT(more.bytes_read - more.keys_read * 64 * 4,
+              limited.bytes_read - limited.keys_read * 64 * 4 + 2 * kKeyBytes);
   }
 }
 

@@ -7,7 +7,7 @@
 // it a dimension matters to scores in proportion to S^2, so bits go to dimensions by reverse
 // water-filling (Cover and Thomas, section 10.3), each dimension is quantised with the Lloyd-Max
 // levels of a normal distribution. A scale per key, as in RaBitQ (arXiv 2405.12497), gained too
-// little here to be worth its look-ups (docs/attention.md).
+// little here to be worth its look-ups (docs/attention_studies.md).
 //
 // Bits are packed so that no dimension crosses a nibble (4 x 1, 2 x 2, 1 + 3 or 1 x 4 bits):
 // scoring a key is one look-up per nibble in a table of 16 entries.

@@ -95,7 +95,7 @@ TEST(CosineTest, IsThatOfTheAngle) {
 
 TEST_F(SentenceEmbedderTest, ComparesAnswersWithTheirOwnTextAndTheOthers) {
   const auto embedder = SentenceEmbedder::Open(folder_).value();
-  // " b" is (0, 2) and (0, 6): along the second axis. "\xe2\x96\x81" "c" has (0, 2) and (1, 1).
+  // "b" and "bbb" lie along the second axis, "a" between both.
   const std::vector<std::string> beginnings = {"b", "bbb", "a"};
   const auto vector = [&](const std::string& text) { return embedder->Embed(text); };
   const double ba = Cosine(vector("b"), vector("a"));

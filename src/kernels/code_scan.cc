@@ -12,8 +12,6 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
-#include <hwy/contrib/math/math-inl.h>
-
 #include "base/check.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -146,10 +144,11 @@ void SumPowers(const PageCodes (&group)[kPages], const int8_t* tables, const int
 
 #else
 
-// Adds 2^x of keys to two sums; `sums_times_256` are int16.
-template <bool kTame, class V8, class VF>
-HWY_INLINE void AddPowers(V8 sums_times_256, int16_t factor, VF& even, VF& odd) {
-  const hn::DFromV<VF> df;
+// The sum of 2^x of neighbouring keys; `sums_times_256` are int16. The power of an odd key keeps
+// the bits of its neighbour behind its own, which are less than 2^-7 of it.
+template <bool kTame, class V8>
+HWY_INLINE auto AddPowers(V8 sums_times_256, int16_t factor) {
+  const hn::Repartition<float, hn::DFromV<V8>> df;
   const hn::RebindToUnsigned<decltype(df)> d32;
   const hn::Repartition<int16_t, decltype(df)> d16;
   auto x = hn::MulFixedPoint15(hn::BitCast(d16, sums_times_256), hn::Set(d16, factor));
@@ -158,8 +157,7 @@ HWY_INLINE void AddPowers(V8 sums_times_256, int16_t factor, VF& even, VF& odd) 
     x = hn::Min(x, hn::Set(d16, kLargestPower));
   }
   const auto bits = hn::BitCast(d32, hn::Add(x, hn::Set(d16, kExponentBias)));
-  even = hn::Add(even, hn::BitCast(df, hn::ShiftLeft<16>(bits)));
-  odd = hn::Add(odd, hn::BitCast(df, hn::AndNot(hn::Set(d32, 0xffff), bits)));
+  return hn::Add(hn::BitCast(df, hn::ShiftLeft<16>(bits)), hn::BitCast(df, bits));
 }
 
 // masses[p] = the sum of 2^x over the keys of page p. A table is loaded once for all pages.
@@ -170,7 +168,6 @@ HWY_INLINE void SumPowers(const PageCodes (&group)[kPages], const int8_t* HWY_RE
   const hn::Repartition<float, I8> df;
   constexpr int64_t kLanes = hn::MaxLanes(df);
   hn::Vec<decltype(df)> sum[kPages];
-  for (int64_t p = 0; p < kPages; ++p) sum[p] = hn::Zero(df);
   for (int64_t t = 0; t < kTokens; t += hn::MaxLanes(d8)) {
     hn::Vec<I8> sums[kPages];
     const Table first(tables, 0);
@@ -182,11 +179,11 @@ HWY_INLINE void SumPowers(const PageCodes (&group)[kPages], const int8_t* HWY_RE
       }
     }
     for (int64_t p = 0; p < kPages; ++p) {
-      auto odd = hn::Zero(df);
       const auto zero = hn::Zero(d8);
-      AddPowers<kTame>(hn::InterleaveLower(d8, zero, sums[p]), factors[p], sum[p], odd);
-      AddPowers<kTame>(hn::InterleaveUpper(d8, zero, sums[p]), factors[p], sum[p], odd);
-      sum[p] = hn::Add(sum[p], odd);
+      const auto lower = AddPowers<kTame>(hn::InterleaveLower(d8, zero, sums[p]), factors[p]);
+      const auto upper = AddPowers<kTame>(hn::InterleaveUpper(d8, zero, sums[p]), factors[p]);
+      const auto both = hn::Add(lower, upper);
+      sum[p] = t == 0 ? both : hn::Add(sum[p], both);
     }
   }
   // Sums of neighbouring lanes, of two pages in one vector, until a lane is a page.
@@ -200,6 +197,20 @@ HWY_INLINE void SumPowers(const PageCodes (&group)[kPages], const int8_t* HWY_RE
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR
+
+// log2(x) for positive normal x, to within 9e-4: the exponent, the mantissa m, and what log2(1 + m)
+// exceeds m by.
+template <class DF, class V = hn::Vec<DF>>
+HWY_INLINE V RoughLog2(DF df, V x) {
+  const hn::RebindToSigned<DF> di;
+  const auto one = hn::Set(di, 0x3f800000);
+  const auto bits = hn::BitCast(di, x);
+  const auto linear = hn::Mul(hn::ConvertTo(df, hn::Sub(bits, one)), hn::Set(df, 0x1p-23f));
+  const auto mantissa = hn::BitCast(df, hn::Or(hn::And(bits, hn::Set(di, 0x7fffff)), one));
+  const auto m = hn::Sub(mantissa, hn::Set(df, 1.0f));
+  const auto rest = hn::MulAdd(hn::Set(df, -0.15921954f), m, hn::Set(df, 0.42286495f));
+  return hn::MulAdd(rest, hn::Mul(m, hn::Sub(hn::Set(df, 1.0f), m)), linear);
+}
 
 // factors[p] for the pages of a group and one row.
 HWY_INLINE void SetFactors(const float* HWY_RESTRICT scales, float step,
@@ -246,7 +257,7 @@ void AddPageMasses(const CodePages& pages, const CodeTables& tables, float* HWY_
         }
       }
       for (int64_t i = 0; i < rows * kPages; i += static_cast<int64_t>(hn::Lanes(df))) {
-        hn::Store(hn::Log2(df, hn::Load(df, sums + i)), df, sums + i);
+        hn::Store(RoughLog2(df, hn::Load(df, sums + i)), df, sums + i);
       }
       for (int64_t i = 0; i < rows; ++i) {
         float* HWY_RESTRICT row = masses + (r + i) * stride + first;

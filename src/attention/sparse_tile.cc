@@ -33,6 +33,8 @@ constexpr int64_t kSummaryNodes = 64;
 // Pages whose codes are looked at together, or not at all.
 constexpr int64_t kGroupPages = 8;
 
+constexpr int64_t kLineFloats = 16;
+
 constexpr int64_t Parts(int64_t work, int64_t size) {
   return (work + size - 1) / size;
 }
@@ -78,9 +80,10 @@ void SparseTile::Begin(const AttentionInputs& inputs, const KvCache& cache,
   exact_ = index.ExactPages(middle_.begin, middle_.end);
   nodes_ = middle_.count() > 0 ? Parts(middle_.end, kNodePages) : 0;
   columns_ = nodes_ * kNodePages;
+  stride_ = columns_ + kLineFloats;
   queries_ =
       ScaleQueries(inputs, shape, tile, inputs.scale * std::numbers::log2e_v<float>, query_buffer_);
-  masses_.resize(static_cast<size_t>(rows() * columns_));
+  masses_.resize(static_cast<size_t>(rows() * stride_));
   scanned_.assign(static_cast<size_t>(num_scans()), 0);
   candidates_.clear();
   read_.clear();
@@ -127,7 +130,7 @@ void SparseTile::ScoreNodes(int64_t first_node, int64_t last_node, FlashScratch&
   // Pages outside the middle count for nothing.
   const int64_t begin = std::max(first, middle_.begin), end = std::min(last, middle_.end);
   PageMeans(*index_, queries_, rows(), scratch)
-      .Score(first_node, last_node, MassesOf(0) + first, columns_);
+      .Score(first_node, last_node, MassesOf(0) + first, stride_);
   for (int64_t r = 0; r < rows(); ++r) {
     std::fill(MassesOf(r) + first, MassesOf(r) + begin, -kInfinity);
     std::fill(MassesOf(r) + end, MassesOf(r) + last, -kInfinity);
@@ -145,7 +148,7 @@ void SparseTile::ScoreNodes(int64_t first_node, int64_t last_node, FlashScratch&
     } else {
       scanned = end - begin;
       kernels::AddPageMasses(index_->Codes(begin, end), prepared_.Tables(), MassesOf(0) + begin,
-                             columns_);
+                             stride_);
     }
   }
 }
@@ -183,7 +186,7 @@ int64_t SparseTile::ScoreCodesOfLargest(int64_t begin, int64_t end) {
     for (; group != others && begin + *group * kGroupPages == last; ++group) last += kGroupPages;
     last = std::min(last, end);
     kernels::AddPageMasses(index_->Codes(first, last), prepared_.Tables(), MassesOf(0) + first,
-                           columns_);
+                           stride_);
     scanned += last - first;
   }
   for (auto group = others; group != groups.end(); ++group) {
@@ -195,7 +198,7 @@ int64_t SparseTile::ScoreCodesOfLargest(int64_t begin, int64_t end) {
   return scanned;
 }
 
-// masses[row * columns_] = log2 of the true mass of a page.
+// masses[row * stride_] = log2 of the true mass of a page.
 void SparseTile::ScoreExactly(int64_t page, FlashScratch& scratch, float* masses) {
   const int64_t head_dim = shape_->head_dim;
   float* keys = scratch.decoded.Reserve<float>(head_dim * kPageTokens);
@@ -206,7 +209,7 @@ void SparseTile::ScoreExactly(int64_t page, FlashScratch& scratch, float* masses
   kernels::MultiplyTile(queries_, head_dim, keys, rows(), head_dim, kPageTokens, false, scores,
                         kPageTokens);
   for (int64_t r = 0; r < rows(); ++r) {
-    masses[r * columns_] = kernels::LogSumExp2(scores + r * kPageTokens, kPageTokens);
+    masses[r * stride_] = kernels::LogSumExp2(scores + r * kPageTokens, kPageTokens);
   }
 }
 
@@ -370,7 +373,7 @@ void SparseTile::Attend(int64_t part, FlashScratch& scratch) {
   const int64_t begin = (part - num_read_parts()) * kSummaryNodes;
   PageMeans(*index_, queries_, rows(), scratch)
       .Attend(begin, std::min(begin + kSummaryNodes, nodes_), MassesOf(0) + begin * kNodePages,
-              columns_, state);
+              stride_, state);
   if (!shape_->rotated) {
     kernels::Rotate(state.output, state.rows, shape_->head_dim, state.output_stride);
   }

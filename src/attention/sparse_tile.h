@@ -85,7 +85,7 @@ class SparseTile {
   void SumShares();
   void ChoosePages(const AlignedVector<float>& ranks, bool only_ranked, int64_t oversample);
   void FinishSelection();
-  float* MassesOf(int64_t row) { return masses_.data() + row * columns_; }
+  float* MassesOf(int64_t row) { return masses_.data() + row * stride_; }
 
   const AttentionInputs* inputs_ = nullptr;
   const KvCache* cache_ = nullptr;
@@ -98,11 +98,12 @@ class SparseTile {
   std::span<const int64_t> exact_;  // pages of the middle that are read whatever they weigh
   int64_t nodes_ = 0;               // that hold the middle
   int64_t columns_ = 0;             // pages of these nodes
+  int64_t stride_ = 0;              // of masses_: not a power of two, whose rows share cache sets
   AlignedBuffer query_buffer_;
   const float* queries_ = nullptr;  // [rows][head_dim], times scale * log2(e)
   PreparedQueries prepared_;
   std::vector<int64_t> scanned_;  // pages whose codes were looked at, per part of Scan
-  AlignedVector<float> masses_;   // log2 of a page's mass, [rows][columns_]; -inf: read or no page
+  AlignedVector<float> masses_;   // log2 of a page's mass, [rows][stride_]; -inf: read or no page
   AlignedVector<float> shares_;   // of all rows' mass, [columns_]
   AlignedVector<float> squares_;  // of these shares, summed over rows, [columns_]
   AlignedVector<float> ranks_;    // by signs_, or of candidates; 0: never read, [columns_]

@@ -75,14 +75,14 @@ Status VerifyOptions::Resolve() {
   } else if (!task_names.empty()) {
     tasks = SplitAtCommas(task_names);
   }
-  for (const std::string& name : tasks) {
-    if (std::ranges::find(known, name) != known.end()) continue;
-    std::string names;
-    for (const std::string_view task : known) names += std::string(task) + ", ";
-    return InvalidArgumentError("--tasks: expected some of " + names + "or all, found '" + name +
-                                "'");
-  }
-  return OkStatus();
+  const auto unknown = std::ranges::find_if(tasks, [&](const std::string& name) {
+    return std::ranges::find(known, name) == known.end();
+  });
+  if (unknown == tasks.end()) return OkStatus();
+  std::string names;
+  for (const std::string_view task : known) names.append(task).append(", ");
+  return InvalidArgumentError("--tasks: expected some of " + names + "or all, found '" + *unknown +
+                              "'");
 }
 
 }  // namespace lode::cli

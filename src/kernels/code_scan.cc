@@ -46,7 +46,8 @@ void QuantizeTables(const float* HWY_RESTRICT tables, int64_t rows, int8_t* HWY_
       largest_sum += hn::GetLane(hn::MaxOfLanes(df, max));
     }
     // Rounding may add half a step per table.
-    const float step = largest_sum / (127 - kCodeNibbles / 2);
+    constexpr int64_t kLargestSteps = 127 - kCodeNibbles / 2;
+    const float step = largest_sum / kLargestSteps;
     const bool valid = hn::GetLane(hn::SumOfLanes(df, difference)) == 0.0f && step > 1e-30f;
     steps[r] = valid ? step : 0.0f;
     const auto inverse = hn::Set(df, 1.0f / step);

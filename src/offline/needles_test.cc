@@ -163,7 +163,9 @@ TEST(NeedlesTest, Scores) {
 }
 
 TEST(NeedlesTest, Refuses) {
-  const auto message = [](NeedleSpec spec) { return MakeNeedlePrompt(spec).status().message(); };
+  const auto message = [](const NeedleSpec& spec) {
+    return MakeNeedlePrompt(spec).status().message();
+  };
   EXPECT_THAT(message(Spec("niah")), HasSubstr("expected one of niah_single_1, "));
   EXPECT_THAT(message(Spec("vt", 100)), HasSubstr("expected at most 100"));
 }

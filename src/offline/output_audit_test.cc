@@ -82,6 +82,7 @@ TEST(OutputAuditTest, ATinyModelsLayers) {
   auto engine = Engine::Load(options);
   ASSERT_TRUE(engine.ok()) << engine.status().ToString();
   std::vector<TokenId> text;
+  text.reserve(500);
   for (int i = 0; i < 500; ++i) text.push_back(i * i % 199);
   OutputAuditOptions audit;
   audit.attentions = {"eager", "csa_hca"};

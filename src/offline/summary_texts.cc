@@ -101,7 +101,7 @@ Result<SummaryTextReport> TellSummaries(Engine& engine, std::span<const TokenId>
     }
     LODE_RETURN_IF_ERROR(progress.MoveTo((i + 1) * work));
   }
-  const auto pairs = static_cast<double>(options.passages * (options.passages - 1) / 2);
+  const auto pairs = static_cast<double>(options.passages * (options.passages - 1)) / 2;
   for (size_t i = 0; i < vectors.size(); ++i) {
     for (size_t j = 0; j < i; ++j)
       report.beginnings_cosine += Cosine(vectors[i], vectors[j]) / pairs;

@@ -220,6 +220,7 @@ std::vector<int64_t> SignCodes::BucketsOf(const float* queries, int64_t rows,
                                           int64_t num_buckets) const {
   const std::vector<uint64_t> codes = CodesOf(queries, rows);
   std::vector<int64_t> buckets;
+  buckets.reserve(At(rows));
   for (int64_t r = 0; r < rows; ++r) {
     buckets.push_back(BucketOf(&codes[At(r * words())], num_buckets));
   }

@@ -95,6 +95,7 @@ class Oracle {
     for (int64_t i = 0; i < options.bits * kDim; ++i) matrix_.push_back(random.NextNormal());
     for (int64_t i = 0; i < num_pages * kPageTokens; ++i) {
       std::vector<double> key;
+      key.reserve(kDim);
       for (size_t d = 0; d < kDim; ++d) {
         key.push_back((text.keys[static_cast<size_t>(i)][d] - mean_[d]) / deviation_[d]);
       }
@@ -104,6 +105,7 @@ class Oracle {
 
   Bits HashQuery(const float* query) const {
     std::vector<double> scaled;
+    scaled.reserve(kDim);
     for (size_t d = 0; d < kDim; ++d) scaled.push_back(query[d] * deviation_[d]);
     return Hash(scaled);
   }

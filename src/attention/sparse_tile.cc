@@ -33,7 +33,8 @@ constexpr int64_t kSummaryNodes = 64;
 // Pages whose codes are looked at together, or not at all.
 constexpr int64_t kGroupPages = 8;
 
-constexpr int64_t kLineFloats = 16;
+// Between rows of masses, which would share cache sets at a distance that is a power of two.
+constexpr int64_t kRowGap = 16;
 
 constexpr int64_t Parts(int64_t work, int64_t size) {
   return (work + size - 1) / size;
@@ -80,7 +81,7 @@ void SparseTile::Begin(const AttentionInputs& inputs, const KvCache& cache,
   exact_ = index.ExactPages(middle_.begin, middle_.end);
   nodes_ = middle_.count() > 0 ? Parts(middle_.end, kNodePages) : 0;
   columns_ = nodes_ * kNodePages;
-  stride_ = columns_ + kLineFloats;
+  stride_ = columns_ + kRowGap;
   queries_ =
       ScaleQueries(inputs, shape, tile, inputs.scale * std::numbers::log2e_v<float>, query_buffer_);
   masses_.resize(static_cast<size_t>(rows() * stride_));

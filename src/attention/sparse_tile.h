@@ -98,7 +98,7 @@ class SparseTile {
   std::span<const int64_t> exact_;  // pages of the middle that are read whatever they weigh
   int64_t nodes_ = 0;               // that hold the middle
   int64_t columns_ = 0;             // pages of these nodes
-  int64_t stride_ = 0;              // of masses_: not a power of two, whose rows share cache sets
+  int64_t stride_ = 0;              // of masses_, from row to row
   AlignedBuffer query_buffer_;
   const float* queries_ = nullptr;  // [rows][head_dim], times scale * log2(e)
   PreparedQueries prepared_;

@@ -145,10 +145,10 @@ void SumPowers(const PageCodes (&group)[kPages], const int8_t* tables, const int
 
 #else
 
-// The sum of 2^x of neighbouring keys; `sums_times_256` are int16. The power of an odd key keeps
-// the bits of its neighbour behind its own, which are less than 2^-7 of it.
+// 2^x of one key plus that of the next, per lane; `sums_times_256` are int16. The second key's
+// power keeps the bits of the first behind its own, which are less than 2^-7 of it.
 template <bool kTame, class V8>
-HWY_INLINE auto AddPowers(V8 sums_times_256, int16_t factor) {
+HWY_INLINE auto PairPowers(V8 sums_times_256, int16_t factor) {
   const hn::Repartition<float, hn::DFromV<V8>> df;
   const hn::RebindToUnsigned<decltype(df)> d32;
   const hn::Repartition<int16_t, decltype(df)> d16;
@@ -181,8 +181,8 @@ HWY_INLINE void SumPowers(const PageCodes (&group)[kPages], const int8_t* HWY_RE
     }
     for (int64_t p = 0; p < kPages; ++p) {
       const auto zero = hn::Zero(d8);
-      const auto lower = AddPowers<kTame>(hn::InterleaveLower(d8, zero, sums[p]), factors[p]);
-      const auto upper = AddPowers<kTame>(hn::InterleaveUpper(d8, zero, sums[p]), factors[p]);
+      const auto lower = PairPowers<kTame>(hn::InterleaveLower(d8, zero, sums[p]), factors[p]);
+      const auto upper = PairPowers<kTame>(hn::InterleaveUpper(d8, zero, sums[p]), factors[p]);
       const auto both = hn::Add(lower, upper);
       sum[p] = t == 0 ? both : hn::Add(sum[p], both);
     }
@@ -199,8 +199,8 @@ HWY_INLINE void SumPowers(const PageCodes (&group)[kPages], const int8_t* HWY_RE
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
-// log2(x) for positive normal x, to within 9e-4: the exponent, the mantissa m, and what log2(1 + m)
-// exceeds m by.
+// log2(x) for positive normal x, to within 9e-4, and 128 for infinity: the exponent, the mantissa
+// m, and what log2(1 + m) exceeds m by.
 template <class DF, class V = hn::Vec<DF>>
 HWY_INLINE V RoughLog2(DF df, V x) {
   const hn::RebindToSigned<DF> di;

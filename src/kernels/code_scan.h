@@ -47,7 +47,7 @@ void ScanPage(const CodePages& pages, const CodeTables& tables, float* out);
 
 // masses[r][p] += log2 of the sum of 2^x over the estimates x of page p. Each x counts as at least
 // -126 and at most 126, to within 1/64, 2^x is interpolated between integers to within 3.1 %, and
-// the logarithm is good to 1e-3.
+// the logarithm is good to 1e-3 and at most 128.
 // A step times a scale counts as at most 2.
 //   masses [rows][count], row stride `stride`
 void AddPageMasses(const CodePages& pages, const CodeTables& tables, float* masses, int64_t stride);

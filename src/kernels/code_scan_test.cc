@@ -94,12 +94,22 @@ TEST_P(CodeScanTest, MassesEqualPlainLoops) {
           sum += std::exp2(std::clamp(c.Estimate(p, r, t), -126.0, 126.0));
         }
         const double truth = p < pages ? 3 + std::log2(sum) : 3;
-        // Powers are interpolated between integers; sums are rounded to 1/128.
+        // Powers are interpolated between integers; estimates to 1/64.
         EXPECT_NEAR(masses[static_cast<size_t>(r * kStride + p)], truth, p < pages ? 0.055 : 0)
             << r << " " << p << " " << pages;
       }
     }
   }
+}
+
+TEST_P(CodeScanTest, MassesBeyondF32AreItsLargest) {
+  Case c(1, 1, 4);
+  std::fill(c.tables.begin(), c.tables.end(), int8_t{7});
+  c.steps[0] = 1.9f;  // every key counts as 126, and 32 of them exceed f32
+  c.scales[0] = 1.0f;
+  float mass = 0;
+  AddPageMasses({c.Page(0), c.scales.data(), 1}, c.Tables(), &mass, 1);
+  EXPECT_FLOAT_EQ(mass, 128.0f);
 }
 
 TEST_P(CodeScanTest, TablesKeepTheirLargestSum) {
